@@ -1,0 +1,10 @@
+"""Federated learning that stays on track when clients' data differ wildly."""
+
+from fedaccord.api import History, federate
+from fedaccord.config import Settings
+from fedaccord.errors import FedAccordError
+from fedaccord.records import ClientData, Examples
+from fedaccord.tasks import Task
+
+__version__ = "0.1.0"
+__all__ = ["ClientData", "Examples", "FedAccordError", "History", "Settings", "Task", "federate"]

@@ -1,0 +1,134 @@
+"""Algorithm 1. The numbers at the right margin are the paper's line numbers."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from fedaccord.records import Engine, LossOf, Order, Params, Policy, RoundLog, ServerState
+from fedaccord.seeds import generator
+from fedaccord.server.aggregate import aggregate
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A whole experiment as a value: who trains, how a round's hyper-parameters are chosen, how it is judged."""
+
+    engine: Engine
+    policy: Policy
+    loss: LossOf
+    accuracy: Callable[[Params], float] | None
+    clients: int
+    total_examples: int
+    rounds: int
+    fraction: float = 1.0
+    seed: int = 0
+    weighting: str = "cohort"
+    test_every: int = 1
+    clients_report: bool = False  # L_t comes from the clients (the paper's second way)
+
+
+def start(fed: Federation, params: Params) -> ServerState:
+    """Lines 1 and 2: the state before the first round."""
+    return ServerState(round=0, params=params, loss=fed.loss(params, []), policy=fed.policy.start())
+
+
+def run(fed: Federation, state: ServerState) -> Iterator[tuple[ServerState, RoundLog]]:
+    """Line 3: round after round. The caller keeps what it wants and may stop after any round."""
+    while state.round < fed.rounds:
+        state, log = run_round(fed, state)
+        yield state, log
+
+
+def run_round(fed: Federation, state: ServerState) -> tuple[ServerState, RoundLog]:
+    """One round: lines 4-18."""
+    t, clock = state.round + 1, Stopwatch()
+    with clock("policy"):
+        hyper, psi = fed.policy.sample(state.policy, t, generator(fed.seed, "policy", t))  #         4
+    cohort = sample_cohort(fed.clients, fed.fraction, generator(fed.seed, "cohort", t))  #           5
+    updates = fed.engine.train(Order(t, cohort, state.params, hyper, fed.clients_report))  #      6-13
+    with clock("aggregate"):
+        total = fed.total_examples if fed.weighting == "population" else None
+        mean = aggregate(state.params, clock.each("train", updates), hyper.server_lr, total)  #     14
+    with clock("evaluate"):
+        loss = fed.loss(mean.params, mean.clients)  #                                               15
+    params, loss, reward, guard = judge(state, mean.params, loss, accepted=len(mean.clients))  #    16
+    with clock("policy"):
+        psi_next = fed.policy.update(psi, reward)  #                                             17-18
+    with clock("evaluate"):
+        due = fed.accuracy is not None and (t % fed.test_every == 0 or t == fed.rounds)
+        accuracy = fed.accuracy(params) if fed.accuracy is not None and due else None
+
+    log = RoundLog(
+        round=t,
+        hyper={name: getattr(hyper, name) for name in fed.policy.names},
+        cohort=list(cohort),
+        refused=mean.refused,
+        loss=loss,
+        accuracy=accuracy,
+        reward=reward,
+        policy=fed.policy.describe(psi, psi_next),
+        guard=guard,
+        clients={str(entry["client"]): {k: v for k, v in entry.items() if k != "client"} for entry in mean.clients},
+        seconds=clock.seconds(),
+    )
+    return ServerState(t, params, loss, psi_next), log
+
+
+def sample_cohort(clients: int, fraction: float, generator: torch.Generator) -> tuple[int, ...]:
+    """Line 5: a random selection of C*K clients (at least one), in client order."""
+    size = min(clients, max(1, round(fraction * clients)))
+    if size == clients:
+        return tuple(range(clients))
+    return tuple(sorted(torch.randperm(clients, generator=generator)[:size].tolist()))
+
+
+def judge(
+    state: ServerState, params: Params, loss: float | None, accepted: int
+) -> tuple[Params, float | None, float | None, str | None]:
+    """Line 16: r_t = (L_t - L_{t+1}) / L_t, and the two cases that the paper does not speak of.
+
+    Without a single usable update there is no new model and no reward. A model with a non-finite loss is thrown
+    away, the old one stays, and the reward is the worst there is.
+    """
+    if accepted == 0:
+        return state.params, state.loss, None, "skipped: no usable update"
+    if loss is not None and not math.isfinite(loss):
+        return state.params, state.loss, -1.0, "rolled back: the loss was not finite"
+    reward = (state.loss - loss) / state.loss if state.loss and loss is not None else None
+    return params, loss, reward, None
+
+
+@dataclass
+class Stopwatch:
+    """Seconds spent in each part. A part inside another counts for itself alone."""
+
+    parts: dict[str, float] = field(default_factory=dict)
+    _inner: float = 0.0
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        begin, outer, self._inner = time.perf_counter(), self._inner, 0.0
+        yield
+        spent = time.perf_counter() - begin
+        self.parts[part] = self.parts.get(part, 0.0) + spent - self._inner
+        self._inner = outer + spent
+
+    def each(self, part: str, items: Iterable[T]) -> Iterator[T]:
+        """The same items; the time to produce each is counted."""
+        iterator = iter(items)
+        while True:
+            with self(part):
+                item = next(iterator, None)
+            if item is None:
+                return
+            yield item
+
+    def seconds(self) -> dict[str, float]:
+        return {part: round(spent, 6) for part, spent in self.parts.items()}

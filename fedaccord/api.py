@@ -1,0 +1,142 @@
+"""`federate`: train any PyTorch model on data that lies with several clients, from Python."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from fedaccord import config
+from fedaccord.client.training import load_params
+from fedaccord.config import Settings
+from fedaccord.data.prepare import as_stored
+from fedaccord.errors import DataError, RunError
+from fedaccord.live import choose
+from fedaccord.records import ClientData, Examples, Prepare, RoundLog, ServerState
+from fedaccord.runs import RunFolder
+from fedaccord.session import drive
+from fedaccord.simulation import Simulation, default_entropy_min, federation_of
+
+Data = Examples | tuple[Tensor, Tensor] | Dataset[Any]
+
+
+@dataclass(frozen=True)
+class History:
+    """What a run left: the trained model, a record of every round, and the means to keep both."""
+
+    model: nn.Module
+    rounds: list[RoundLog]
+    settings: Settings
+    state: ServerState
+
+    def save(self, path: str | Path) -> Path:
+        """Write a run folder (settings, rounds, final checkpoint)."""
+        folder = RunFolder.create(Path(path), self.settings)
+        try:
+            for log in self.rounds:
+                folder.append(log)
+            folder.save(self.state)
+        finally:
+            folder.close()
+        return folder.path
+
+
+def federate(
+    model: nn.Module,
+    clients: Sequence[Data],
+    validation: Data | None = None,
+    test: Data | None = None,
+    method: str = "FA",
+    rounds: int = 100,
+    fraction: float = 1.0,
+    seed: int = 0,
+    *,
+    prepare: Prepare = as_stored,
+    folder: str | Path | None = None,
+    show: bool = False,
+    **settings: Any,
+) -> History:
+    """Train `model` on the clients' data; every default works without tuning.
+
+    model       any torch.nn.Module that maps inputs to class scores; it is copied, yours stays as it is
+    clients     one (inputs, targets) pair of tensors or torch Dataset per client
+    validation  the server's small set, on which it measures the loss; None: the clients report theirs
+    test        if given, its accuracy is recorded as training goes on
+    method      the paper's name for what clients and server do
+    prepare     stored inputs -> what the model sees; gets a generator in training, None otherwise
+    folder      a run folder, kept up to date every round; if it holds this run already, training goes on from there
+    show        print progress
+    settings    any other field of `Settings`: lr, steps, batch_size, device ...
+    """
+    data = [as_examples(client, f"client {number}") for number, client in enumerate(clients)]
+    if not data:
+        raise DataError("federate needs at least one client")
+    held = None if validation is None else as_examples(validation, "validation")
+    tested = None if test is None else as_examples(test, "test")
+    outputs = 1 + max(int(part.targets.max()) for part in (*data, *filter(None, (held, tested))) if len(part))
+    resolved = config.make(
+        {"entropy_min": default_entropy_min(outputs)},
+        settings,
+        {
+            "task": "python",
+            "method": method,
+            "split": "natural",
+            "clients": len(data),
+            "rounds": rounds,
+            "fraction": fraction,
+            "seed": seed,
+            "augment": False,
+            "evaluate": "clients" if held is None else "server",
+        },
+    )
+    model = copy.deepcopy(model)
+    federation = federation_of(resolved, model, data, held, tested, prepare)
+    simulation = Simulation(resolved, federation, model)
+    place = open_folder(Path(folder), resolved) if folder is not None else None
+    try:
+        outcome = drive(simulation, place, choose(simulation, as_json=False) if show else None)
+    finally:
+        if place:
+            place.close()
+    load_params(model, outcome.state.params)
+    return History(model.eval(), outcome.rounds, resolved, outcome.state)
+
+
+def open_folder(path: Path, settings: Settings) -> RunFolder:
+    if not path.exists():
+        return RunFolder.create(path, settings)
+    folder = RunFolder(path)
+    if folder.settings() != settings:
+        folder.close()
+        raise RunError(f"{path}: holds a run with other settings; choose another folder")
+    return folder
+
+
+def as_examples(data: Data, label: str) -> ClientData:
+    """Tensors as they are; a Dataset is read once, in order, and held as tensors."""
+    if isinstance(data, Examples):
+        pair = (data.inputs, data.targets)
+    elif isinstance(data, tuple):
+        if len(data) != 2:
+            raise DataError(f"{label}: expected a pair (inputs, targets), got {len(data)} values")
+        pair = data
+    else:
+        items = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
+        if not items:
+            raise DataError(f"{label}: the data set is empty")
+        pair = (
+            torch.stack([torch.as_tensor(item[0]) for item in items]),
+            torch.tensor([int(item[1]) for item in items]),
+        )
+    inputs, targets = pair
+    if len(inputs) != len(targets):
+        raise DataError(f"{label}: {len(inputs):,} inputs but {len(targets):,} targets")
+    if targets.dim() != 1 or targets.is_floating_point():
+        raise DataError(f"{label}: targets must be one class number each, got {targets.dtype} {tuple(targets.shape)}")
+    if len(targets) and int(targets.min()) < 0:
+        raise DataError(f"{label}: a target is negative")
+    return ClientData(inputs, targets.long())

@@ -1,0 +1,234 @@
+"""The command line: run, resume, data."""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedaccord import config
+from fedaccord.config import FIELDS, Settings
+from fedaccord.errors import FedAccordError, RunError
+
+STOPPED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except FedAccordError as error:
+        print(f"fedaccord: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fedaccord: stopped", file=sys.stderr)
+        return STOPPED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing more to say
+        return 1
+
+
+def make_parser() -> argparse.ArgumentParser:
+    from fedaccord import __version__
+
+    parser = argparse.ArgumentParser(
+        prog="fedaccord", description="Federated learning that stays on track when clients' data differ wildly."
+    )
+    parser.add_argument("--version", action="version", version=f"fedaccord {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser(
+        "run",
+        help="train a task",
+        description="Train a task, with a run folder that can be resumed.",
+        epilog="A value is looked for in --set and the options, then in --config, then in the task's own defaults.",
+    )
+    run.add_argument(
+        "task", nargs="?", help="digits (default), mnist, fashion_mnist, cifar10, kws; a folder of pictures by class; "
+        "an .npz file; or file.py:name"
+    )  # fmt: skip
+    run.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings")
+    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting below by its name")
+    run.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="where run folders go (runs/)")
+    run.add_argument("--name", help="name of the run folder (made from date, task, method, split and seed)")
+    run.add_argument("--json", action="store_true", help="one JSON line a round, and one at the end")
+    add_settings(run.add_argument_group("settings"))
+    run.set_defaults(command=run_command)
+
+    resume = commands.add_parser("resume", help="go on with a run", description="Go on from a run's last checkpoint.")
+    resume.add_argument("run", type=Path, help="the run folder")
+    resume.add_argument("--json", action="store_true", help="one JSON line a round, and one at the end")
+    resume.set_defaults(command=resume_command)
+
+    data = commands.add_parser("data", help="list, fetch, verify and divide data").add_subparsers(
+        required=True, metavar="WHAT"
+    )
+    data.add_parser("list", help="the data sets, and where they are").set_defaults(command=data_list)
+    fetch = data.add_parser("fetch", help="get a data set into the cache folder")
+    fetch.add_argument("name")
+    fetch.add_argument(
+        "--from", dest="wavs", type=Path, metavar="FOLDER", help="speech_commands: folders of recordings"
+    )
+    fetch.set_defaults(command=data_fetch)
+    verify = data.add_parser("verify", help="check a data set's files byte by byte, and read them")
+    verify.add_argument("name")
+    verify.set_defaults(command=data_verify)
+    split = data.add_parser("split", help="show who would hold what", description="Draw the label x client picture.")
+    split.add_argument("task", help="as for run")
+    split.add_argument("-o", "--output", type=Path, metavar="FILE", help="also as a picture (.png, .svg, .pdf)")
+    add_settings(
+        split.add_argument_group("settings"),
+        ("split", "clients", "seed", "classes_per_client", "alpha", "shards_per_client", "allow_empty",
+         "validation_per_class", "image_size"),
+    )  # fmt: skip
+    split.set_defaults(command=data_split)
+    return parser
+
+
+def add_settings(group: Any, names: Sequence[str] = tuple(FIELDS)) -> None:
+    """An option for each setting, from its own sentence."""
+    for name in names:
+        if name == "task":
+            continue
+        item = FIELDS[name]
+        default = "" if item.default is None else f" [{item.default}]"
+        text = (item.metadata["help"] + default).replace("%", "%%")
+        group.add_argument(f"--{name.replace('_', '-')}", metavar=config.kind_of(item)[0].__name__.upper(), help=text)
+
+
+def given(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were typed: options, then --set."""
+    typed = {
+        name: config.parse_value(name, text)
+        for name in FIELDS
+        if name != "task" and (text := getattr(options, name, None)) is not None
+    }
+    return typed | dict(map(config.parse_assignment, getattr(options, "set", [])))
+
+
+def settings_of(options: argparse.Namespace) -> tuple[Any, Settings]:
+    """The task and its settings, nothing filled in yet that needs the data."""
+    from fedaccord.tasks import find_task
+
+    file = config.read_toml(options.config) if getattr(options, "config", None) else {}
+    typed = given(options)
+    merged = file | typed
+    name = options.task or merged.get("task", "digits")
+    config.make(merged)  # complain about a wrong value before loading anything
+    task = find_task(name, merged.get("image_size", 0))
+    split = merged.get("split", task.settings.get("split", "non-iid"))
+    return task, config.make(task.defaults(split), merged, {"task": name})
+
+
+def run_command(options: argparse.Namespace) -> int:
+    from fedaccord.runs import RunFolder, free_name
+    from fedaccord.simulation import from_task
+
+    task, settings = settings_of(options)
+    say(options, f"task {settings.task}, method {settings.method}: loading the data")
+    simulation = from_task(task, settings)
+    name = options.runs / options.name if options.name else free_name(options.runs, simulation.settings)
+    folder = RunFolder.create(name, simulation.settings)
+    return carry_on(options, simulation, folder)
+
+
+def resume_command(options: argparse.Namespace) -> int:
+    from fedaccord.runs import RunFolder
+    from fedaccord.simulation import from_task
+    from fedaccord.tasks import find_task
+
+    folder = RunFolder(options.run)
+    settings = folder.settings()
+    if settings.task == "python":
+        raise RunError(f"{options.run}: was started by federate(); call it again with folder={str(options.run)!r}")
+    say(options, f"task {settings.task}, method {settings.method}: loading the data")
+    simulation = from_task(find_task(settings.task, settings.image_size), settings)
+    return carry_on(options, simulation, folder)
+
+
+def carry_on(options: argparse.Namespace, simulation: Any, folder: Any) -> int:
+    """Drive the run and say how it ended."""
+    from fedaccord.live import choose, figures
+    from fedaccord.runs import log_sha256, params_sha256
+    from fedaccord.session import drive
+
+    began = time.monotonic()
+    outcome = drive(simulation, folder, choose(simulation, options.json))
+    rounds = [dataclasses.asdict(log) for log in outcome.rounds]
+    accuracy = next((log.accuracy for log in reversed(outcome.rounds) if log.accuracy is not None), None)
+    summary: dict[str, Any] = {
+        "run": str(folder.path),
+        "rounds": outcome.state.round,
+        "loss": outcome.state.loss,
+        "accuracy": accuracy,
+        "stopped": outcome.stopped,
+        "seconds": round(time.monotonic() - began, 2),
+        "params_sha256": params_sha256(outcome.state.params),
+        "log_sha256": log_sha256(rounds),
+    }
+    if options.json:
+        print(json.dumps(summary), flush=True)
+        return STOPPED if outcome.stopped else 0
+    print(f"after round {outcome.state.round}: {figures(outcome.state.loss, accuracy)}  ({summary['seconds']} s)")
+    print(f"parameters  sha256 {summary['params_sha256'][:16]}  log sha256 {summary['log_sha256'][:16]}")
+    print(f"run folder  {folder.path}")
+    if outcome.stopped:
+        print(f"stopped after round {outcome.state.round}; go on with: fedaccord resume {folder.path}")
+        return STOPPED
+    return 0
+
+
+def say(options: argparse.Namespace, text: str) -> None:
+    if not options.json:
+        print(text, file=sys.stderr, flush=True)
+
+
+def data_list(options: argparse.Namespace) -> int:
+    from fedaccord.data.catalog import CATALOG, where
+
+    for name, entry in CATALOG.items():
+        print(f"{name:<16} {entry.about:<52} {where(name)}")
+    return 0
+
+
+def data_fetch(options: argparse.Namespace) -> int:
+    from fedaccord.data import catalog
+
+    print(f"{options.name}: {catalog.fetch(options.name, options.wavs)}")
+    return 0
+
+
+def data_verify(options: argparse.Namespace) -> int:
+    from fedaccord.data import catalog
+
+    for line in catalog.verify(options.name):
+        print(line)
+    return 0
+
+
+def data_split(options: argparse.Namespace) -> int:
+    from fedaccord.data.partition import counts
+    from fedaccord.report.split import draw, print_table
+    from fedaccord.simulation import divide, resolve
+
+    task, settings = settings_of(options)
+    data = task.data()
+    settings = resolve(task, settings, data)
+    validation, train, owner = divide(settings, data)
+    table = counts(owner, train.targets.numpy(), settings.clients or 0, len(data.classes))
+    kept = 0 if validation is None else len(validation)
+    title = f"{settings.task}, split {settings.split}, {settings.clients} clients, seed {settings.seed}"
+    print_table(table, data.classes, f"{title}; the server keeps {kept:,} examples")
+    if options.output:
+        draw(table, data.classes, title, options.output)
+        print(f"picture: {options.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Lines 7-12: what one client does with the model it receives."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedaccord.client.objective import Objective
+from fedaccord.records import ClientData, ClientUpdate, Order, Params, Prepare
+from fedaccord.seeds import generator, global_seed
+
+REPORT_EXAMPLES = 64
+
+
+def train(
+    model: nn.Module, objective: Objective, data: ClientData, prepare: Prepare, order: Order, client: int, seed: int
+) -> ClientUpdate:
+    """One client's round. `model` is a workspace: its parameters are overwritten."""
+    hyper = order.hyper
+    load_params(model, order.params)  #                                                          7
+    received_loss = None
+    if order.report_loss:
+        received_loss = loss_of_received(model, data, prepare, generator(seed, "report", order.round, client))
+    model.train()
+    loss_of = objective.begin(model, order.params, hyper)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    velocity: list[Tensor] = []
+    total = torch.zeros((), device=data.targets.device)
+    augment = generator(seed, "augment", order.round, client)
+    batches = minibatches(len(data), hyper.batch_size, hyper.steps, generator(seed, "batches", order.round, client))
+    with global_seed(seed, "dropout", order.round, client):
+        for index in batches:  #                                                                 8
+            inputs, targets = prepare(data.inputs[index], augment), data.targets[index]  #        9
+            loss = loss_of(inputs, targets)
+            descend(weights, torch.autograd.grad(loss, weights), hyper.lr, hyper.momentum, velocity)  # 10
+            total += loss.detach()
+    params = {name: value.clone() for name, value in model.state_dict().items()}
+    return ClientUpdate(client, params, len(data), float(total) / hyper.steps, received_loss)
+
+
+@torch.inference_mode()
+def loss_of_received(model: nn.Module, data: ClientData, prepare: Prepare, generator: torch.Generator) -> float:
+    """The scalar of the paper's second way of line 15: cross-entropy on a small part of the client's data."""
+    part = torch.randperm(len(data), generator=generator)[:REPORT_EXAMPLES]
+    model.eval()
+    return float(cross_entropy(model(prepare(data.inputs[part], None)), data.targets[part]))
+
+
+def descend(
+    weights: list[nn.Parameter], gradients: tuple[Tensor, ...], lr: float, momentum: float, velocity: list[Tensor]
+) -> None:
+    """Line 10: one step of SGD, in place; `velocity` starts empty each round and is filled if there is momentum."""
+    step: list[Tensor] = list(gradients)
+    with torch.no_grad():
+        if momentum:
+            if velocity:
+                torch._foreach_mul_(velocity, momentum)
+                torch._foreach_add_(velocity, step)
+            else:
+                velocity.extend(gradient.clone() for gradient in gradients)
+            step = velocity
+        torch._foreach_add_(list(weights), step, alpha=-lr)
+
+
+def minibatches(examples: int, batch_size: int, steps: int, generator: torch.Generator) -> Tensor:
+    """Line 9: the examples of each step, (steps, batch): shuffled passes over the client's data, end to end.
+
+    A client with fewer examples than a batch uses all that it has in every step.
+    """
+    batch = min(batch_size, examples)
+    passes = -(-steps * batch // examples)
+    stream = torch.cat([torch.randperm(examples, generator=generator) for _ in range(passes)])
+    return stream[: steps * batch].view(steps, batch)
+
+
+@torch.no_grad()
+def load_params(model: nn.Module, params: Params) -> None:
+    """Copy the values in; the model's tensors stay where they are."""
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        tensor.copy_(params[name])

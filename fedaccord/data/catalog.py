@@ -1,0 +1,79 @@
+"""The named data sets: how each is loaded, fetched and checked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedaccord.data import cifar10, digits, fashion_mnist, mnist, sources, speech_commands
+from fedaccord.data.sets import DataSet
+from fedaccord.data.sources import Source
+from fedaccord.errors import DataError, SettingsError
+
+
+@dataclass(frozen=True)
+class Entry:
+    about: str
+    load: Callable[[], DataSet]
+    source: Source | None  # None: nothing to fetch
+
+
+CATALOG = {
+    "digits": Entry("1,797 handwritten digits, 8x8, inside scikit-learn", digits.load, None),
+    "mnist": Entry("60,000 + 10,000 handwritten digits, 28x28", mnist.load, mnist.SOURCE),
+    "fashion_mnist": Entry("60,000 + 10,000 clothes, 28x28", fashion_mnist.load, fashion_mnist.SOURCE),
+    "cifar10": Entry("50,000 + 10,000 colour pictures, 32x32", cifar10.load, cifar10.SOURCE),
+    "speech_commands": Entry(
+        "18,538 + 2,567 spoken keywords, 32x32 spectrograms", speech_commands.load, speech_commands.SOURCE
+    ),
+}
+
+
+def entry(name: str) -> Entry:
+    if name not in CATALOG:
+        raise SettingsError(f"unknown data set '{name}': expected one of {', '.join(CATALOG)}")
+    return CATALOG[name]
+
+
+def where(name: str) -> str:
+    """In one phrase, where the set is on this machine."""
+    source = entry(name).source
+    if source is None:
+        return "built in"
+    found = sources.where(source)
+    if found is None and name == "speech_commands" and speech_commands.derived_file().exists():
+        found = speech_commands.derived_file().parent
+    return "not here yet" if found is None else str(found)
+
+
+def fetch(name: str, wavs: Path | None = None) -> str:
+    """Make sure that the set is on this machine; returns where."""
+    source = entry(name).source
+    if wavs is not None and name != "speech_commands":
+        raise SettingsError("--from makes features from recordings: it goes with speech_commands only")
+    if source is None:
+        return "built in"
+    if name == "speech_commands":
+        return str(speech_commands.fetch(wavs)) if wavs or where(name) == "not here yet" else where(name)
+    try:
+        found = sources.where(source) if sources.find(source) else None
+    except DataError:
+        found = None  # what is there is damaged: fetch it anew
+    return str(found or sources.fetch(source))
+
+
+def verify(name: str) -> list[str]:
+    """Check every byte that is here, then parse it; one line a file. Raises DataError at the first fault."""
+    found = entry(name)
+    if found.source is None or where(name) == "not here yet":
+        if found.source is not None:
+            raise DataError(f"{name}: not on this machine; `fedaccord data fetch {name}` gets it")
+        files = {}
+    else:
+        files = sources.find(found.source) or {}
+    lines = [f"{file}: {len(data):,} bytes, SHA-256 as pinned" for file, data in files.items()]
+    data = found.load()
+    shape = "x".join(map(str, data.train.inputs.shape[1:]))
+    return [
+        *lines,
+        f"{name}: {len(data.train):,} + {len(data.test):,} examples of {shape}, {len(data.classes)} classes",
+    ]

@@ -1,0 +1,46 @@
+"""Fashion-MNIST: 60,000 + 10,000 pictures of clothes, 28x28, in MNIST's format."""
+
+import subprocess
+import tarfile
+from pathlib import Path
+
+from fedaccord.data import idx, sources
+from fedaccord.data.sets import DataSet
+from fedaccord.data.sources import Files, Route, Source
+
+FILES = {
+    idx.TRAIN_IMAGES: "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    idx.TRAIN_LABELS: "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    idx.TEST_IMAGES: "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    idx.TEST_LABELS: "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+OFFICIAL = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
+CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
+
+
+def official(scratch: Path) -> Files:
+    for name in FILES:
+        path = sources.download(f"{OFFICIAL}{name}.gz", scratch)
+        yield name, sources.gunzip(path.read_bytes(), path.name)
+
+
+def registry(scratch: Path) -> Files:
+    """Debian carries the set as a package; it is read as a tar stream, not installed."""
+    sources.run_tool(
+        ["apt-get", "download", "dataset-fashion-mnist"], scratch, "apt-get download dataset-fashion-mnist"
+    )
+    package = sources.only_file(scratch, "*.deb", "dataset-fashion-mnist")
+    wanted = {f"usr/share/datasets/fashion-mnist/{name}.gz": name for name in FILES}
+    with (
+        subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as unpack,
+        tarfile.open(fileobj=unpack.stdout, mode="r|") as tar,
+    ):
+        for name, data in sources.members(tar, wanted):
+            yield name, sources.gunzip(data, name)
+
+
+SOURCE = Source("fashion_mnist", FILES, (Route("the official address", official), Route("Debian's registry", registry)))
+
+
+def load() -> DataSet:
+    return idx.data_set(sources.load(SOURCE), CLASSES)

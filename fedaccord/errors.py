@@ -1,0 +1,25 @@
+"""One family of errors. The text says what was wrong, where, and what to do; the command line prints just that."""
+
+
+class FedAccordError(Exception):
+    """Anything the user can act on. The command line exits with 2."""
+
+
+class SettingsError(FedAccordError):
+    """A wrong key, value or combination of settings."""
+
+
+class DataError(FedAccordError):
+    """A data file that is missing, damaged or not what it claims to be."""
+
+
+class SplitError(FedAccordError):
+    """A way of dividing the data that this data does not allow."""
+
+
+class RunError(FedAccordError):
+    """A run folder that cannot be created, read or resumed."""
+
+
+class UpdateRefused(FedAccordError):
+    """A client's update that the server does not accept."""

@@ -1,0 +1,178 @@
+"""What a person sees while a run goes on: a live picture in a terminal, plain lines elsewhere."""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedaccord.records import RoundLog
+from fedaccord.simulation import Simulation
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+SHOWN_CLIENTS = 12
+QUIET_SECONDS = 2.0
+
+
+class View(Protocol):
+    def begin(self, done: Sequence[RoundLog]) -> None: ...
+
+    def show(self, log: RoundLog) -> None: ...
+
+    def end(self) -> None: ...
+
+
+def choose(simulation: Simulation, as_json: bool) -> View:
+    if as_json:
+        return JsonView()
+    console = Console()
+    return LiveView(simulation, console) if console.is_terminal else LineView(simulation)
+
+
+class JsonView:
+    """Every round as the line of rounds.jsonl, on standard output."""
+
+    def begin(self, done: Sequence[RoundLog]) -> None:
+        pass
+
+    def show(self, log: RoundLog) -> None:
+        print(json.dumps(dataclasses.asdict(log)), flush=True)
+
+    def end(self) -> None:
+        pass
+
+
+class LineView:
+    """A line every few seconds, for a file or a pipe."""
+
+    def __init__(self, simulation: Simulation):
+        self.rounds = simulation.settings.rounds
+        self.last = 0.0
+        self.accuracy: float | None = None
+
+    def begin(self, done: Sequence[RoundLog]) -> None:
+        self.last = time.monotonic()
+
+    def show(self, log: RoundLog) -> None:
+        self.accuracy = self.accuracy if log.accuracy is None else log.accuracy
+        now = time.monotonic()
+        if now - self.last >= QUIET_SECONDS or log.round in (1, self.rounds) or log.guard:
+            self.last = now
+            print(f"round {log.round}/{self.rounds}  {figures(log.loss, self.accuracy)}  {chosen(log)}", flush=True)
+            if log.guard:
+                print(f"  {log.guard}", flush=True)
+
+    def end(self) -> None:
+        sys.stdout.flush()
+
+
+class LiveView:
+    """One picture that changes in place: the curves, and every client with what it holds and what it did."""
+
+    def __init__(self, simulation: Simulation, console: Console):
+        self.simulation = simulation
+        self.logs: list[RoundLog] = []
+        self.began = time.monotonic()
+        self.resumed_at = 0
+        self.live = Live(console=console, refresh_per_second=8, get_renderable=self.picture)
+
+    def begin(self, done: Sequence[RoundLog]) -> None:
+        self.logs = list(done)
+        self.resumed_at = len(done)
+        self.began = time.monotonic()
+        self.live.start()
+
+    def show(self, log: RoundLog) -> None:
+        self.logs.append(log)
+
+    def end(self) -> None:
+        self.live.refresh()
+        self.live.stop()
+
+    def picture(self) -> Panel:
+        settings, logs = self.simulation.settings, self.logs
+        title = f"{settings.task}  {settings.method}  {settings.split}  C={settings.fraction:g}  seed {settings.seed}"
+        if not logs:
+            return Panel("the first round is under way ...", title=title, expand=False)
+        log = logs[-1]
+        losses = [entry.loss for entry in logs if entry.loss is not None]
+        tested = [entry.accuracy for entry in logs if entry.accuracy is not None]
+        curves = Table.grid(padding=(0, 2))
+        curves.add_row("test accuracy", sparkline(tested, 0.0, 1.0), f"{100 * tested[-1]:.1f} %" if tested else "")
+        curves.add_row("loss", sparkline(losses), f"{losses[-1]:.3f}" if losses else "")
+        pace = (time.monotonic() - self.began) / max(1, len(logs) - self.resumed_at)
+        left = pace * (settings.rounds - log.round)
+        progress = Table.grid(padding=(0, 2))
+        progress.add_row(
+            f"round {log.round}/{settings.rounds}",
+            ProgressBar(total=settings.rounds, completed=log.round, width=30),
+            f"{left:.0f} s left" if log.round < settings.rounds else "done",
+            chosen(log),
+        )
+        notes = [Text(log.guard, style="yellow")] if log.guard else []
+        return Panel(Group(progress, curves, self.clients(log), *notes), title=title, expand=False)
+
+    def clients(self, log: RoundLog) -> Table:
+        table = Table(box=None, padding=(0, 1), header_style="dim")
+        for heading in ("client", "holds", "examples", "loss", "step"):
+            table.add_column(heading, justify="right" if heading in ("client", "loss") else "left")
+        counts = self.simulation.counts
+        total = 10 if counts is None else len(counts)
+        most = 1 if counts is None else max(1, int(counts.sum(axis=1).max()))
+        steps = [entry["update_norm"] for entry in log.clients.values()]
+        longest = max(steps, default=1.0) or 1.0
+        for client in range(min(SHOWN_CLIENTS, total)):
+            entry = log.clients.get(str(client))
+            size = 0 if counts is None else int(counts[client].sum())
+            row = [str(client), self.holds(client), f"{bar(size / most, 12)} {size:,}"]
+            if entry is None:
+                table.add_row(*row, "", "rests", style="dim")
+            else:
+                loss = "" if entry["loss"] is None else f"{entry['loss']:.3f}"
+                table.add_row(*row, loss, f"{bar(entry['update_norm'] / longest, 12)} {entry['update_norm']:.3f}")
+        if total > SHOWN_CLIENTS:
+            table.add_row("...", f"and {total - SHOWN_CLIENTS:,} more", "", "", "")
+        return table
+
+    def holds(self, client: int) -> str:
+        counts, names = self.simulation.counts, self.simulation.classes
+        if counts is None:
+            return ""
+        held = [names[c] for c in counts[client].argsort(kind="stable")[::-1] if counts[client][c]]
+        if len(held) == 1:
+            return f"only {held[0]}"
+        return " ".join(held[:4]) + (" ..." if len(held) > 4 else "")
+
+
+def figures(loss: float | None, accuracy: float | None) -> str:
+    parts = [] if loss is None else [f"loss {loss:.4f}"]
+    return "  ".join(parts + ([] if accuracy is None else [f"accuracy {100 * accuracy:.2f} %"]))
+
+
+def chosen(log: RoundLog) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in log.hyper.items())
+
+
+def sparkline(values: Sequence[float], low: float | None = None, high: float | None = None, width: int = 60) -> str:
+    """The values as a row of blocks, thinned to the width."""
+    if not values:
+        return ""
+    shown = [values[i * len(values) // min(width, len(values))] for i in range(min(width, len(values)))]
+    shown[-1] = values[-1]
+    low = min(shown) if low is None else low
+    high = max(shown) if high is None else high
+    span = (high - low) or 1.0
+    return "".join(BLOCKS[min(7, max(0, int((value - low) / span * 8)))] for value in shown)
+
+
+def bar(share: float, width: int) -> str:
+    full = round(max(0.0, min(1.0, share)) * width)
+    return "█" * full + "·" * (width - full)

@@ -1,0 +1,56 @@
+"""The paper's three networks. Blocks run conv -> pool -> ReLU: equal to conv -> ReLU -> pool, a quarter of the work."""
+
+from torch import nn
+
+
+def mnist_mlp(inputs: int = 784, hidden: int = 100, classes: int = 10) -> nn.Sequential:
+    """MNIST: two hidden layers of 100 neurons. 784-100-100-10 has 89,610 parameters."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(inputs, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, classes),
+    )
+
+
+def cifar_cnn(channels: int = 3, size: int = 32, classes: int = 10, width: int = 32) -> nn.Sequential:
+    """CIFAR-10: 5x5 convolutions of 32 and 64 maps, each max-pooled 2x2, then 1024 and 10 neurons."""
+    side = size // 4
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 5, padding=2),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 5, padding=2),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2 * width * side * side, 1024),
+        nn.ReLU(),
+        nn.Linear(1024, classes),
+    )
+
+
+def kws_cnn(size: int = 32, classes: int = 10, width: int = 64) -> nn.Sequential:
+    """Keyword spotting: four 3x3 convolutions of 64 maps, max-pooled after each pair, then 1024 and 10 neurons.
+
+    `width` narrows every hidden layer in proportion (64 is the paper's).
+    """
+    side = size // 4
+    return nn.Sequential(
+        nn.Conv2d(1, width, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(width, width, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(width, width, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(width, width, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(width * side * side, 16 * width),
+        nn.ReLU(),
+        nn.Linear(16 * width, classes),
+    )

@@ -1,0 +1,36 @@
+"""Schedules that are fixed before the run: the paper's baselines."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fedaccord.records import Hyper, PolicyState
+
+
+@dataclass(frozen=True)
+class FixedSchedule:
+    """Learning rate and SGD iterations, each with its own decay a round; rewards are ignored."""
+
+    first: Hyper
+    lr_decay: float = 1.0
+    steps_decay: float = 1.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("lr", "steps")
+
+    def start(self) -> PolicyState:
+        return {}
+
+    def sample(self, state: PolicyState, round: int, generator: torch.Generator) -> tuple[Hyper, PolicyState]:
+        """h_t = (lr * lr_decay^(t-1), steps * steps_decay^(t-1) to the nearest whole number, at least 1)."""
+        lr = self.first.lr * self.lr_decay ** (round - 1)
+        steps = max(1, int(self.first.steps * self.steps_decay ** (round - 1) + 0.5))
+        return replace(self.first, lr=lr, steps=steps), state
+
+    def update(self, state: PolicyState, reward: float | None) -> PolicyState:
+        return state
+
+    def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
+        return {}

@@ -1,0 +1,139 @@
+"""The nouns: what is passed between the parts. Frozen values, no behaviour."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+"""A model's state by name: parameters and persistent buffers."""
+
+PolicyState = Mapping[str, Any]
+"""What a policy knows (psi, its window of rewards): plain JSON values, so a checkpoint holds them exactly."""
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """The hyper-parameters of one round, h_t. A policy may choose any of them; all of them take effect."""
+
+    lr: float
+    steps: int
+    batch_size: int = 64
+    momentum: float = 0.0
+    entropy_min: float = 0.0
+    entropy_weight: float = 0.0
+    wd_weight: float = 0.0
+    rm_weight: float = 0.0
+    server_lr: float = 1.0
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs and their class numbers, as two tensors of equal length."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: Any) -> "Examples":
+        return Examples(self.inputs[index], self.targets[index])
+
+    def to(self, device: torch.device | str) -> "Examples":
+        return Examples(self.inputs.to(device), self.targets.to(device))
+
+
+ClientData = Examples
+"""One client's data. In the simulator it is a view into one contiguous tensor, never a copy."""
+
+Prepare = Callable[[Tensor, torch.Generator | None], Tensor]
+"""Stored inputs -> what the model sees. With a generator (training only) it may augment."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server sends down once a round: lines 6 and 7."""
+
+    round: int
+    cohort: tuple[int, ...]
+    params: Params
+    hyper: Hyper
+    report_loss: bool = False  # whether a client shall measure the received model on a part of its data
+
+
+@dataclass(frozen=True)
+class ClientUpdate:
+    """What a client sends back. There is no field that could carry data or theta_i."""
+
+    client: int
+    params: Params  # w_t^i
+    examples: int  # n_i
+    loss: float  # mean of the client's training loss over the round
+    received_loss: float | None = None  # loss of w_t on a small part of the client's data, if asked for
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All that the server carries from round to round; a checkpoint is this and nothing else."""
+
+    round: int  # rounds finished, t - 1
+    params: Params  # w_t
+    loss: float | None  # L_t
+    policy: PolicyState  # psi_t
+
+
+@dataclass(frozen=True)
+class RoundLog:
+    """One line of rounds.jsonl. `seconds` is the only field that is not deterministic."""
+
+    round: int
+    hyper: dict[str, Any]
+    cohort: list[int]
+    refused: list[dict[str, Any]]
+    loss: float | None
+    accuracy: float | None
+    reward: float | None
+    policy: dict[str, Any]
+    guard: str | None
+    clients: dict[str, dict[str, Any]]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Policy(Protocol):
+    """Where a round's hyper-parameters come from: lines 4 and 16-18."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields of Hyper that this policy chooses (the others stay as the settings say)."""
+        ...
+
+    def start(self) -> PolicyState: ...
+
+    def sample(self, state: PolicyState, round: int, generator: torch.Generator) -> tuple[Hyper, PolicyState]: ...
+
+    def update(self, state: PolicyState, reward: float | None) -> PolicyState: ...
+
+    def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
+        """What the log keeps of this round's decision; JSON values."""
+        ...
+
+
+class Engine(Protocol):
+    """Who runs the clients: lines 6-13. Every engine gives the same answer."""
+
+    def train(self, order: Order) -> Iterator[ClientUpdate]:
+        """The cohort's updates, in client order, each as soon as it and all before it are there."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LossOf(Protocol):
+    """Line 15: the loss of the aggregate model, L."""
+
+    def __call__(self, params: Params, clients: Sequence[Mapping[str, Any]], /) -> float | None:
+        """`clients` are the round's accepted updates as the log shows them; empty before the first round."""
+        ...

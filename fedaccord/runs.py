@@ -1,0 +1,206 @@
+"""The run folder: settings, one JSON line a round, checkpoints. A kill at any instant loses at most one round.
+
+    settings.toml              every setting
+    rounds.jsonl               append-only
+    checkpoints/000012.json    the manifest of round 12, written last: with it, the checkpoint exists
+    checkpoints/000012.safetensors
+
+A round is committed in this order: its log line, the tensors, the manifest, each flushed to disk. The manifest
+carries the SHA-256 of the tensors and of itself and the length of the log, so a reader finds the newest checkpoint
+that is whole and cuts the log back to it.
+"""
+
+import dataclasses
+import datetime
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from fedaccord import config
+from fedaccord.config import Settings
+from fedaccord.errors import RunError
+from fedaccord.records import Params, RoundLog, ServerState
+
+GENERATIONS = 2
+SETTINGS, ROUNDS, CHECKPOINTS = "settings.toml", "rounds.jsonl", "checkpoints"
+
+
+class RunFolder:
+    """An open run folder. Only one process at a time may hold one; the lock dies with the process."""
+
+    def __init__(self, path: Path):
+        if not (path / SETTINGS).is_file():
+            raise RunError(f"{path}: not a run folder, it has no {SETTINGS}")
+        self.path = path
+        self.lock = open(path / ".lock", "w")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{path}: another process is working on this run") from None
+        self.log = open(path / ROUNDS, "ab")
+
+    @classmethod
+    def create(cls, path: Path, settings: Settings) -> "RunFolder":
+        """A new folder; it appears under its name only once it is complete."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=path.parent))
+        except OSError as error:
+            raise RunError(f"{path}: cannot be created: {error.strerror}") from None
+        scratch.chmod(0o755)
+        (scratch / CHECKPOINTS).mkdir()
+        write_durably(scratch / SETTINGS, config.to_toml(settings).encode())
+        try:
+            scratch.rename(path)
+        except OSError:
+            shutil.rmtree(scratch)
+            raise RunError(f"{path}: exists already; resume it or choose another name") from None
+        flush_folder(path.parent)
+        return cls(path)
+
+    def close(self) -> None:
+        self.log.close()
+        self.lock.close()
+
+    def settings(self) -> Settings:
+        return config.make(config.read_toml(self.path / SETTINGS))
+
+    def append(self, log: RoundLog) -> None:
+        """One line, on disk when this returns."""
+        line = json.dumps(dataclasses.asdict(log), separators=(",", ":"), allow_nan=False)
+        self.log.write(line.encode() + b"\n")
+        self.log.flush()
+        os.fsync(self.log.fileno())
+
+    def save(self, state: ServerState) -> None:
+        """A checkpoint; the oldest beyond two generations goes."""
+        folder = self.path / CHECKPOINTS
+        stem = f"{state.round:06d}"
+        tensors = safetensors.torch.save({name: value.cpu().contiguous() for name, value in state.params.items()})
+        write_durably(folder / f"{stem}.safetensors", tensors)
+        body = {
+            "round": state.round,
+            "loss": state.loss,
+            "policy": dict(state.policy),
+            "log_bytes": self.log.tell(),
+            "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
+        }
+        write_durably(folder / f"{stem}.json", json.dumps(sealed(body), indent=1).encode())
+        for old in sorted(folder.glob("*.json"))[:-GENERATIONS]:
+            old.unlink()
+        kept = {manifest.stem for manifest in folder.glob("*.json")}
+        for tensors_file in folder.glob("*.safetensors"):
+            if tensors_file.stem not in kept:
+                tensors_file.unlink()
+
+    def load(self) -> ServerState | None:
+        """The newest good checkpoint, with the log cut back to it; None if there is none (nothing was committed)."""
+        manifests = sorted((self.path / CHECKPOINTS).glob("*.json"), reverse=True)
+        state, log_bytes = None, 0
+        for manifest in manifests:
+            found = read_checkpoint(manifest)
+            if found is not None and found[1] <= (self.path / ROUNDS).stat().st_size:
+                state, log_bytes = found
+                break
+        if state is None and manifests and (self.path / ROUNDS).stat().st_size:
+            raise RunError(f"{self.path}: no checkpoint is readable; the log is left as it is")
+        self.log.truncate(log_bytes)
+        self.log.seek(log_bytes)
+        os.fsync(self.log.fileno())
+        return state
+
+    def rounds(self) -> list[dict[str, Any]]:
+        return list(read_rounds(self.path))
+
+
+def read_checkpoint(manifest: Path) -> tuple[ServerState, int] | None:
+    """State and log length, or None if anything about the checkpoint is damaged."""
+    try:
+        content = json.loads(manifest.read_bytes())
+        body = content["body"]
+        tensors = manifest.with_suffix(".safetensors").read_bytes()
+        if content != sealed(body) or hashlib.sha256(tensors).hexdigest() != body["tensors_sha256"]:
+            return None
+        params = safetensors.torch.load(tensors)
+        return ServerState(body["round"], params, body["loss"], body["policy"]), body["log_bytes"]
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        return None
+
+
+def sealed(body: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(body, sort_keys=True).encode()
+    return {"body": body, "sha256": hashlib.sha256(text).hexdigest()}
+
+
+def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
+    """The log's complete lines."""
+    try:
+        data = (path / ROUNDS).read_bytes()
+    except OSError as error:
+        raise RunError(f"{path / ROUNDS}: {error.strerror}") from None
+    for number, line in enumerate(data.split(b"\n")[:-1], 1):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            raise RunError(f"{path / ROUNDS}: line {number} is damaged") from None
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """A temporary file, flushed to disk, renamed, the folder flushed: whole or absent, whatever happens."""
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}") from error
+    flush_folder(path.parent)
+
+
+def flush_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def free_name(root: Path, settings: Settings) -> Path:
+    """runs/2026-11-15-mnist-FA-non-iid-s0, with a number behind it if that is taken."""
+    task = Path(settings.task.replace(":", "-")).name
+    name = f"{datetime.date.today()}-{task}-{settings.method}-{settings.split}-s{settings.seed}"
+    path, number = root / name, 2
+    while path.exists():
+        path, number = root / f"{name}-{number}", number + 1
+    return path
+
+
+def params_sha256(params: Params) -> str:
+    """One hash over names, types, shapes and bytes, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(params):
+        value = params[name].detach().cpu().contiguous()
+        digest.update(f"{name}/{value.dtype}/{tuple(value.shape)}/".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def log_sha256(rounds: list[dict[str, Any]]) -> str:
+    """One hash over all that is deterministic in a log: everything but the seconds."""
+    digest = hashlib.sha256()
+    for entry in rounds:
+        kept = {key: value for key, value in entry.items() if key != "seconds"}
+        digest.update(json.dumps(kept, sort_keys=True).encode())
+    return digest.hexdigest()

@@ -1,0 +1,155 @@
+"""From a task and settings to a Federation that is ready to run on this machine."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedaccord.algorithm import Federation
+from fedaccord.client.objective import Plain
+from fedaccord.config import Settings
+from fedaccord.data import partition
+from fedaccord.data.prepare import Pixels
+from fedaccord.data.sets import DataSet
+from fedaccord.engines.serial import SerialEngine, Site
+from fedaccord.errors import SettingsError
+from fedaccord.policy.schedule import FixedSchedule
+from fedaccord.records import ClientData, Examples, Hyper, Params, Prepare
+from fedaccord.seeds import global_seed, numpy_generator
+from fedaccord.server.evaluate import ClientLosses, Judge
+from fedaccord.tasks import Task
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A Federation and what there is to know about it."""
+
+    settings: Settings  # nothing left open
+    federation: Federation
+    model: nn.Module  # holds w_1
+    counts: np.ndarray | None = None  # examples by client and class
+    classes: tuple[str, ...] = ()
+
+    @property
+    def params(self) -> Params:
+        return {name: value.clone() for name, value in self.model.state_dict().items()}
+
+
+def from_task(task: Task, settings: Settings) -> Simulation:
+    """Load the task's data, divide it as the settings say, and put everything together."""
+    data = task.data()
+    settings = resolve(task, settings, data)
+    prepare = task.prepare
+    if settings.augment:
+        if not isinstance(prepare, Pixels) or data.train.inputs.dim() != 4:
+            raise SettingsError(f"augment = true: the inputs of task {task.name} are not pictures")
+        prepare = dataclasses.replace(prepare, augment=True)
+    validation, train, owner = divide(settings, data)
+    with global_seed(settings.seed, "init"):
+        model = task.build_model(settings.width)
+    assert settings.clients is not None  # resolved
+    clients = by_owner(train, owner, settings.clients)
+    counts = partition.counts(owner, train.targets.numpy(), settings.clients, len(data.classes))
+    federation = federation_of(settings, model, clients, validation, data.test, prepare)
+    return Simulation(settings, federation, model, counts, data.classes)
+
+
+def resolve(task: Task, settings: Settings, data: DataSet) -> Settings:
+    """Fill in what was left open, so that settings.toml says everything."""
+    clients = settings.clients
+    if settings.split == "natural" and data.owner is not None:
+        natural = len(np.unique(data.owner))
+        if clients not in (None, natural):
+            raise SettingsError(f"clients = {clients}: the natural split of {task.name} has {natural}; leave it out")
+        clients = natural
+    return dataclasses.replace(
+        settings,
+        clients=10 if clients is None else clients,
+        entropy_min=default_entropy_min(len(data.classes)) if settings.entropy_min is None else settings.entropy_min,
+        augment=bool(settings.augment),
+    )
+
+
+def default_entropy_min(classes: int) -> float:
+    """H_min where the paper gives none: 2.0 nats for ten classes."""
+    return round(0.87 * math.log(classes), 4)
+
+
+def divide(settings: Settings, data: DataSet) -> tuple[Examples | None, Examples, np.ndarray]:
+    """The server's set, taken out first; the clients' examples; and the owner of each of these."""
+    labels, natural = data.train.targets.numpy(), data.owner
+    train, validation = data.train, None
+    if settings.evaluate == "server":
+        if settings.validation_per_class == 0:
+            raise SettingsError(
+                "validation_per_class = 0: the server has nothing to measure L_t on; or evaluate = clients"
+            )
+        held = partition.hold_out(labels, settings.validation_per_class, numpy_generator(settings.seed, "validation"))
+        rest = np.setdiff1d(np.arange(len(labels)), held)
+        train, validation, labels = data.train[rest], data.train[held], labels[rest]
+        natural = None if natural is None else natural[rest]
+    assert settings.clients is not None  # resolved
+    split = partition.Split(
+        settings.split,
+        settings.clients,
+        settings.classes_per_client,
+        settings.alpha,
+        settings.shards_per_client,
+        settings.allow_empty,
+    )
+    return validation, train, partition.partition(split, labels, numpy_generator(settings.seed, "split"), natural)
+
+
+def by_owner(train: Examples, owner: np.ndarray, clients: int) -> list[ClientData]:
+    """The examples sorted by client, once; each client is a slice of the two tensors, not a copy."""
+    ordered = train[np.argsort(owner, kind="stable")]
+    ends = np.cumsum(np.bincount(owner, minlength=clients)).tolist()
+    return [ordered[first:last] for first, last in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def federation_of(
+    settings: Settings,
+    model: nn.Module,
+    clients: Sequence[ClientData],
+    validation: Examples | None,
+    test: Examples | None,
+    prepare: Prepare,
+) -> Federation:
+    """Model, data and settings -> Federation. A method is a choice of objective and policy, nothing else."""
+    device = find_device(settings.device)
+    model.to(device)
+    site = Site(model, Plain(), [client.to(device) for client in clients], prepare, settings.seed)
+    judge = None if test is None else Judge(model, test.to(device), prepare)
+    return Federation(
+        engine=SerialEngine(site),
+        policy=FixedSchedule(hyper_of(settings), settings.lr_decay, settings.steps_decay),
+        loss=ClientLosses() if validation is None else Judge(model, validation.to(device), prepare).loss,
+        accuracy=None if judge is None else judge.accuracy,
+        clients=len(clients),
+        total_examples=sum(map(len, clients)),
+        rounds=settings.rounds,
+        fraction=settings.fraction,
+        seed=settings.seed,
+        weighting=settings.weighting,
+        test_every=settings.test_every,
+        clients_report=validation is None,
+    )
+
+
+def hyper_of(settings: Settings) -> Hyper:
+    """The part of the settings that reaches a client."""
+    values = dataclasses.asdict(settings)
+    return Hyper(**{item.name: values[item.name] for item in dataclasses.fields(Hyper) if item.name in values})
+
+
+def find_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise SettingsError(f"device = {name}: not usable here: {str(error).splitlines()[0]}") from None
+    return device

@@ -1,0 +1,140 @@
+"""A task = data + split + model + baseline schedule: defined once, run on every engine. And the named presets."""
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedaccord.data import cifar10, digits, fashion_mnist, mnist, own, speech_commands
+from fedaccord.data.prepare import Pixels, as_stored
+from fedaccord.data.sets import DataSet
+from fedaccord.errors import SettingsError
+from fedaccord.models import cifar_cnn, kws_cnn, mnist_mlp
+from fedaccord.records import Prepare
+
+ALIKE = ("iid", "quantity")
+"""Splits whose clients are alike in classes: they use a task's iid schedule, all others its non-iid one."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """`settings` are the task's defaults, `schedule` its tuned baseline for "iid" and "non-iid" clients."""
+
+    name: str
+    data: Callable[[], DataSet]
+    model: Callable[..., nn.Module]
+    prepare: Prepare = as_stored
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    schedule: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def defaults(self, split: str) -> dict[str, Any]:
+        """What this task sets where the user says nothing."""
+        return {**self.settings, **self.schedule.get("iid" if split in ALIKE else "non-iid", {})}
+
+    def build_model(self, width: int) -> nn.Module:
+        if width and "width" not in inspect.signature(self.model).parameters:
+            raise SettingsError(f"width = {width}: the network of task {self.name} has no width to set")
+        return self.model(width=width) if width else self.model()
+
+
+MNIST_SCHEDULE = {
+    "iid": {"rounds": 200, "lr": 0.3, "lr_decay": 0.985, "steps": 50},
+    "non-iid": {"rounds": 400, "lr": 0.2, "lr_decay": 0.995, "steps": 5},
+}
+
+PRESETS = {
+    task.name: task
+    for task in (
+        Task(
+            "digits",
+            digits.load,
+            lambda: mnist_mlp(inputs=64, hidden=64),
+            Pixels((0.3053,), (0.3760,)),
+            {"rounds": 150, "validation_per_class": 10, "batch_size": 32, "test_every": 1},
+            {
+                "iid": {"lr": 0.3, "lr_decay": 0.99, "steps": 10},
+                "non-iid": {"lr": 0.2, "lr_decay": 0.99, "steps": 10},
+            },
+        ),
+        Task("mnist", mnist.load, mnist_mlp, Pixels((0.1307,), (0.3081,)), schedule=MNIST_SCHEDULE),
+        Task("fashion_mnist", fashion_mnist.load, mnist_mlp, Pixels((0.2860,), (0.3530,)), schedule=MNIST_SCHEDULE),
+        Task(
+            "cifar10",
+            cifar10.load,
+            cifar_cnn,
+            Pixels((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+            {"rounds": 200, "augment": True},
+            {
+                "iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 30},
+                "non-iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 10},
+            },
+        ),
+        Task(
+            "kws",
+            speech_commands.load,
+            kws_cnn,
+            Pixels((0.5,), (0.25,)),
+            {"rounds": 200},
+            {
+                "iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 20},
+                "non-iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 10},
+            },
+        ),
+    )
+}
+
+
+def find_task(name: str, image_size: int = 0) -> Task:
+    """A preset by its name; or a task made from a folder of pictures, an .npz file, or a Python file's variable."""
+    if name in PRESETS:
+        return PRESETS[name]
+    file, colon, variable = name.rpartition(":")
+    if colon and file.endswith(".py"):
+        return from_python(Path(file), variable)
+    path = Path(name)
+    if path.is_dir():
+        return from_data(name, lambda: own.load_folder(path, image_size))
+    if path.suffix == ".npz" and path.is_file():
+        return from_data(name, lambda: own.load_npz(path))
+    raise SettingsError(
+        f"unknown task '{name}': expected {', '.join(PRESETS)}, a folder of pictures by class, an .npz file, "
+        "or file.py:name"
+    )
+
+
+def from_python(path: Path, variable: str) -> Task:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise SettingsError(f"{path}: there is no such Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    task = getattr(module, variable, None)
+    if not isinstance(task, Task):
+        raise SettingsError(f"{path}: '{variable}' is {'missing' if task is None else 'not a fedaccord.Task'}")
+    return task
+
+
+def from_data(name: str, load: Callable[[], DataSet]) -> Task:
+    """A task for data alone: its own mean and deviation, and a network that suits its shape."""
+    data = load()
+    inputs = data.train.inputs
+    prepare: Prepare = as_stored
+    if inputs.dtype == torch.uint8 and inputs.dim() == 4:
+        values = inputs.transpose(0, 1).flatten(1).double() / 255
+        prepare = Pixels(tuple(values.mean(1).tolist()), tuple((values.std(1) + 1e-6).tolist()))
+    classes = len(data.classes)
+
+    def model() -> nn.Module:
+        side = inputs.shape[-1]
+        if inputs.dim() == 4 and inputs.shape[2] == side and side >= 16 and side % 4 == 0:
+            return cifar_cnn(inputs.shape[1], side, classes)
+        return mnist_mlp(inputs=inputs[0].numel(), classes=classes)
+
+    if inputs.dtype == torch.uint8 and inputs.dim() != 4:
+        raise SettingsError(f"{name}: uint8 inputs must be pictures (examples, channels, height, width); give floats")
+    return Task(name, lambda: data, model, prepare, {"validation_per_class": 10})
