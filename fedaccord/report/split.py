@@ -48,6 +48,7 @@ def draw(counts: np.ndarray, classes: tuple[str, ...], title: str, path: Path) -
     """The same as a picture: one dot for each client and class, its area the number of examples."""
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise SettingsError("pictures need the report extra: pip install 'fedaccord[report]'") from None
     clients, labels = np.nonzero(counts)
@@ -57,6 +58,7 @@ def draw(counts: np.ndarray, classes: tuple[str, ...], title: str, path: Path) -
     axes = figure.add_subplot()
     axes.scatter(clients, labels, s=sizes * 160 * min(1.0, 40 / len(counts)) + 2, color="#2a6f97", linewidths=0)
     axes.set(title=title, xlabel="client", ylabel="class", yticks=range(len(classes)), yticklabels=classes)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlim(-0.7, len(counts) - 0.3)
     axes.set_ylim(-0.7, len(classes) - 0.3)
     axes.spines[["top", "right"]].set_visible(False)
