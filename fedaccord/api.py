@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,10 @@ class History:
 
     def save(self, path: str | Path) -> Path:
         """Write a run folder (settings, rounds, final checkpoint)."""
-        folder = RunFolder.create(Path(path), self.settings)
-        try:
+        with RunFolder.create(Path(path), self.settings) as folder:
             for log in self.rounds:
                 folder.append(log)
             folder.save(self.state)
-        finally:
-            folder.close()
         return folder.path
 
 
@@ -96,12 +94,8 @@ def federate(
     model = copy.deepcopy(model)
     federation = federation_of(resolved, model, data, held, tested, prepare)
     simulation = Simulation(resolved, federation, model)
-    place = open_folder(Path(folder), resolved) if folder is not None else None
-    try:
+    with nullcontext() if folder is None else open_folder(Path(folder), resolved) as place:
         outcome = drive(simulation, place, choose(simulation, as_json=False) if show else None)
-    finally:
-        if place:
-            place.close()
     load_params(model, outcome.state.params)
     return History(model.eval(), outcome.rounds, resolved, outcome.state)
 

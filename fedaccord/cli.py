@@ -133,8 +133,8 @@ def run_command(options: argparse.Namespace) -> int:
     say(options, f"task {settings.task}, method {settings.method}: loading the data")
     simulation = from_task(task, settings)
     name = options.runs / options.name if options.name else free_name(options.runs, simulation.settings)
-    folder = RunFolder.create(name, simulation.settings)
-    return carry_on(options, simulation, folder)
+    with RunFolder.create(name, simulation.settings) as folder:
+        return carry_on(options, simulation, folder)
 
 
 def resume_command(options: argparse.Namespace) -> int:
@@ -142,13 +142,13 @@ def resume_command(options: argparse.Namespace) -> int:
     from fedaccord.simulation import from_task
     from fedaccord.tasks import find_task
 
-    folder = RunFolder(options.run)
-    settings = folder.settings()
-    if settings.task == "python":
-        raise RunError(f"{options.run}: was started by federate(); call it again with folder={str(options.run)!r}")
-    say(options, f"task {settings.task}, method {settings.method}: loading the data")
-    simulation = from_task(find_task(settings.task, settings.image_size), settings)
-    return carry_on(options, simulation, folder)
+    with RunFolder(options.run) as folder:
+        settings = folder.settings()
+        if settings.task == "python":
+            raise RunError(f"{options.run}: was started by federate(); call it again with folder={str(options.run)!r}")
+        say(options, f"task {settings.task}, method {settings.method}: loading the data")
+        simulation = from_task(find_task(settings.task, settings.image_size), settings)
+        return carry_on(options, simulation, folder)
 
 
 def carry_on(options: argparse.Namespace, simulation: Any, folder: Any) -> int:

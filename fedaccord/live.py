@@ -106,8 +106,10 @@ class LiveView:
         losses = [entry.loss for entry in logs if entry.loss is not None]
         tested = [entry.accuracy for entry in logs if entry.accuracy is not None]
         curves = Table.grid(padding=(0, 2))
-        curves.add_row("test accuracy", sparkline(tested, 0.0, 1.0), f"{100 * tested[-1]:.1f} %" if tested else "")
-        curves.add_row("loss", sparkline(losses), f"{losses[-1]:.3f}" if losses else "")
+        curves.add_row(
+            "test accuracy", Text(sparkline(tested, 0.0, 1.0), "green"), f"{100 * tested[-1]:.1f} %" if tested else ""
+        )
+        curves.add_row("loss", Text(sparkline(losses), "yellow"), f"{losses[-1]:.3f}" if losses else "")
         pace = (time.monotonic() - self.began) / max(1, len(logs) - self.resumed_at)
         left = pace * (settings.rounds - log.round)
         progress = Table.grid(padding=(0, 2))
@@ -132,12 +134,12 @@ class LiveView:
         for client in range(min(SHOWN_CLIENTS, total)):
             entry = log.clients.get(str(client))
             size = 0 if counts is None else int(counts[client].sum())
-            row = [str(client), self.holds(client), f"{bar(size / most, 12)} {size:,}"]
+            row: list[str | Text] = [str(client), self.holds(client), bar(size / most, f"{size:,}", "cyan")]
             if entry is None:
                 table.add_row(*row, "", "rests", style="dim")
             else:
                 loss = "" if entry["loss"] is None else f"{entry['loss']:.3f}"
-                table.add_row(*row, loss, f"{bar(entry['update_norm'] / longest, 12)} {entry['update_norm']:.3f}")
+                table.add_row(*row, loss, bar(entry["update_norm"] / longest, f"{entry['update_norm']:.3f}", "magenta"))
         if total > SHOWN_CLIENTS:
             table.add_row("...", f"and {total - SHOWN_CLIENTS:,} more", "", "", "")
         return table
@@ -173,6 +175,6 @@ def sparkline(values: Sequence[float], low: float | None = None, high: float | N
     return "".join(BLOCKS[min(7, max(0, int((value - low) / span * 8)))] for value in shown)
 
 
-def bar(share: float, width: int) -> str:
+def bar(share: float, label: str, style: str, width: int = 12) -> Text:
     full = round(max(0.0, min(1.0, share)) * width)
-    return "█" * full + "·" * (width - full)
+    return Text.assemble(("━" * full, style), ("─" * (width - full), "dim"), f" {label}")

@@ -46,6 +46,7 @@ class RunFolder:
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self.lock.close()
             raise RunError(f"{path}: another process is working on this run") from None
         self.log = open(path / ROUNDS, "ab")
 
@@ -67,6 +68,12 @@ class RunFolder:
             raise RunError(f"{path}: exists already; resume it or choose another name") from None
         flush_folder(path.parent)
         return cls(path)
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self.log.close()

@@ -48,7 +48,7 @@ def records(png: bytes, labels: list[int], label: str) -> bytes:
     """A sheet has one picture a row, 1,024 RGB pixels; a record is a label byte, then the picture by channels."""
     try:
         sheet = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))  # (pictures, 1024, 3)
-    except (OSError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"{label}: truncated or corrupt picture sheet: {error}") from error
     if sheet.shape != (len(labels), 1024, 3):
         raise DataError(f"{label}: a sheet of shape {sheet.shape} for {len(labels)} labels")

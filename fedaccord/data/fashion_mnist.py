@@ -7,6 +7,7 @@ from pathlib import Path
 from fedaccord.data import idx, sources
 from fedaccord.data.sets import DataSet
 from fedaccord.data.sources import Files, Route, Source
+from fedaccord.errors import DataError
 
 FILES = {
     idx.TRAIN_IMAGES: "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -31,12 +32,15 @@ def registry(scratch: Path) -> Files:
     )
     package = sources.only_file(scratch, "*.deb", "dataset-fashion-mnist")
     wanted = {f"usr/share/datasets/fashion-mnist/{name}.gz": name for name in FILES}
-    with (
-        subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as unpack,
-        tarfile.open(fileobj=unpack.stdout, mode="r|") as tar,
-    ):
-        for name, data in sources.members(tar, wanted):
-            yield name, sources.gunzip(data, name)
+    try:
+        with (
+            subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as unpack,
+            tarfile.open(fileobj=unpack.stdout, mode="r|") as tar,
+        ):
+            for name, data in sources.members(tar, wanted):
+                yield name, sources.gunzip(data, name)
+    except tarfile.TarError as error:
+        raise DataError(f"{package.name}: truncated or corrupt package: {error}") from error
 
 
 SOURCE = Source("fashion_mnist", FILES, (Route("the official address", official), Route("Debian's registry", registry)))

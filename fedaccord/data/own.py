@@ -1,18 +1,18 @@
 """Your own data: an .npz file or a folder of pictures by class."""
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from fedaccord.data.sets import DataSet, examples
+from fedaccord.data.sets import UNREADABLE, DataSet, examples
 from fedaccord.errors import DataError
 from fedaccord.seeds import numpy_generator
 
 TEST_SHARE = 0.2
+MOST_CLASSES = 100_000
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 
 
@@ -23,9 +23,12 @@ def load_npz(path: Path) -> DataSet:
     of the examples (the same one every time) is kept as test set.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise DataError(f"{path}: holds one array without a name, expected an .npz file with x and y")
+        with file:
             arrays = {key.lower(): file[key] for key in file.files}
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path}: not a readable .npz file without pickled objects: {error}") from error
     for key in ("x", "y"):
         if key not in arrays:
@@ -35,12 +38,21 @@ def load_npz(path: Path) -> DataSet:
         raise DataError(f"{path}: {len(x):,} inputs but {len(y):,} labels")
     if len(y) == 0:
         raise DataError(f"{path}: there are no examples")
-    names = tuple(map(str, arrays["classes"])) if "classes" in arrays else tuple(map(str, range(int(y.max()) + 1)))
+    if "classes" not in arrays and y.max() >= MOST_CLASSES:
+        raise DataError(f"{path}: label {y.max()} is out of range, expected 0 to {MOST_CLASSES - 1:,}")
+    names = tuple(map(str, arrays["classes"].flat if "classes" in arrays else range(int(y.max()) + 1)))
     owner = arrays.get("client")
-    if owner is not None and len(owner) != len(y):
-        raise DataError(f"{path}: {len(y):,} examples but {len(owner):,} client ids")
-    if "x_test" in arrays and "y_test" in arrays:
-        test = examples(as_inputs(arrays["x_test"], path), as_labels(arrays["y_test"], path), len(names), str(path))
+    if owner is not None and owner.shape != y.shape:
+        raise DataError(f"{path}: {len(y):,} examples but client ids of shape {owner.shape}")
+    if ("x_test" in arrays) != ("y_test" in arrays):
+        raise DataError(f"{path}: has only one of 'x_test' and 'y_test'")
+    if "x_test" in arrays:
+        x_test = as_inputs(arrays["x_test"], path)
+        if (x_test.shape[1:], x_test.dtype) != (x.shape[1:], x.dtype):
+            raise DataError(
+                f"{path}: x_test is {x_test.dtype} of {x_test.shape[1:]} an example, x {x.dtype} of {x.shape[1:]}"
+            )
+        test = examples(x_test, as_labels(arrays["y_test"], path), len(names), str(path))
         return DataSet(examples(x, y, len(names), str(path)), test, names, owner)
     return with_test_part(x, y, names, owner, str(path))
 
@@ -80,10 +92,11 @@ def decode(files: list[tuple[Path, int]], size: int) -> tuple[np.ndarray, np.nda
     for file, _ in track(files, "pictures", console=Console(stderr=True)):
         try:
             with Image.open(file) as picture:
-                mode = mode or ("L" if picture.mode in ("1", "L", "I;16") else "RGB")
-                plain = picture.convert(mode)
+                eight = eight_bit(picture, file)
+                mode = mode or ("L" if eight.mode in ("1", "L") else "RGB")
+                plain = eight.convert(mode)
                 array = np.asarray(plain.resize((size, size)) if size else plain)
-        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise DataError(f"{file}: truncated or not a picture: {error}") from error
         if pixels and array.shape != pixels[0].shape:
             raise DataError(
@@ -94,6 +107,15 @@ def decode(files: list[tuple[Path, int]], size: int) -> tuple[np.ndarray, np.nda
     stack = np.stack(pixels)
     stack = stack[:, None] if mode == "L" else stack.transpose(0, 3, 1, 2)
     return np.ascontiguousarray(stack), np.array([label for _, label in files])
+
+
+def eight_bit(picture: Image.Image, file: Path) -> Image.Image:
+    """16-bit grey by its upper byte: Pillow's own conversion would cut everything above 255 to white."""
+    if picture.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+    if picture.mode in ("I", "F"):
+        raise DataError(f"{file}: pixels of 32 bits, expected 8 or 16")
+    return picture
 
 
 def with_test_part(
@@ -111,13 +133,17 @@ def with_test_part(
 
 
 def as_inputs(array: np.ndarray, path: Path) -> np.ndarray:
+    if array.ndim < 2:
+        raise DataError(f"{path}: inputs of shape {array.shape}, expected (examples, features) or pictures")
     if array.dtype == np.uint8:
         return array
-    if not np.issubdtype(array.dtype, np.number):
+    if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
         raise DataError(f"{path}: inputs of type {array.dtype}, expected uint8 or floats")
-    if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+        array = array.astype(np.float32)
+    if not np.isfinite(array).all():
         raise DataError(f"{path}: an input is not finite")
-    return array.astype(np.float32)
+    return array
 
 
 def as_labels(array: np.ndarray, path: Path) -> np.ndarray:

@@ -99,7 +99,7 @@ def dirichlet(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
     owner = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         index = rng.permutation(np.flatnonzero(labels == label))
-        owner[index] = by_shares(rng.dirichlet(np.full(split.clients, split.alpha)), len(index))
+        owner[index] = by_shares(draw_shares(split, rng), len(index))
     return owner
 
 
@@ -118,8 +118,14 @@ def shards(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
 
 def quantity(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
     """Alike in classes, very unlike in size: client sizes are drawn from Dirichlet(alpha)."""
-    owner = by_shares(rng.dirichlet(np.full(split.clients, split.alpha)), len(labels))
+    owner = by_shares(draw_shares(split, rng), len(labels))
     return rng.permutation(owner)
+
+
+def draw_shares(split: Split, rng: Rng) -> np.ndarray:
+    if not 0 < split.alpha < 1e100:  # beyond that the draw overflows
+        raise SplitError(f"alpha is {split.alpha}, expected a number above 0 and below 1e100")
+    return rng.dirichlet(np.full(split.clients, split.alpha))
 
 
 def by_shares(shares: np.ndarray, count: int) -> np.ndarray:
@@ -134,17 +140,12 @@ def fill_empty(owner: np.ndarray, clients: int, rng: Rng) -> np.ndarray:
     empty = np.flatnonzero(counts == 0)
     if len(empty) == 0:
         return owner
+    shuffled = rng.permutation(len(owner))
+    grouped = shuffled[np.argsort(owner[shuffled], kind="stable")]  # examples by owner
+    left = np.repeat(np.cumsum(counts), counts) - np.arange(len(owner))  # within an owner n, n - 1, ... 1
+    given = grouped[np.argsort(-left, kind="stable")[: len(empty)]]  # so an owner's last one (left = 1) is never given
     owner = owner.copy()
-    spare = rng.permutation(len(owner))
-    # from the largest down: an example may be given away as long as its owner keeps one
-    spare = spare[np.argsort(-counts[owner[spare]], kind="stable")]
-    position = 0
-    for client in empty:
-        while counts[owner[spare[position]]] <= 1:
-            position += 1
-        counts[owner[spare[position]]] -= 1
-        owner[spare[position]] = client
-        position += 1
+    owner[given] = empty
     return owner
 
 

@@ -30,7 +30,7 @@ class Pixels:
         shift = torch.tensor([m / s for m, s in zip(self.mean, self.std, strict=True)], device=inputs.device).view(
             shape
         )
-        return inputs.float().mul_(scale).sub_(shift)
+        return (inputs * scale).sub_(shift)
 
 
 def crop_and_flip(inputs: Tensor, generator: torch.Generator) -> Tensor:

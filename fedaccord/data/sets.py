@@ -1,5 +1,7 @@
 """What a loaded data set is."""
 
+import zipfile
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +9,9 @@ import torch
 
 from fedaccord.errors import DataError
 from fedaccord.records import Examples
+
+UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, OSError, EOFError, RuntimeError, MemoryError)
+"""What numpy.load raises for a damaged or foreign .npz file."""
 
 
 @dataclass(frozen=True)
@@ -28,4 +33,5 @@ def examples(inputs: np.ndarray, targets: np.ndarray, classes: int, label: str) 
     low, high = int(targets.min()), int(targets.max())
     if low < 0 or high >= classes:
         raise DataError(f"{label}: label {low if low < 0 else high} is out of range, expected 0 to {classes - 1}")
-    return Examples(torch.from_numpy(np.ascontiguousarray(inputs)), torch.from_numpy(targets.astype(np.int64)))
+    own = np.require(inputs, requirements=["C", "W"])  # a copy if it is a view into a file's read-only bytes
+    return Examples(torch.from_numpy(own), torch.from_numpy(targets.astype(np.int64)))

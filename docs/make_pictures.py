@@ -1,0 +1,45 @@
+"""Make the pictures of the README: `make pictures`."""
+
+import re
+from pathlib import Path
+
+from rich.console import Console
+
+from fedaccord import config
+from fedaccord.live import LiveView
+from fedaccord.report.split import draw
+from fedaccord.session import drive
+from fedaccord.simulation import from_task
+from fedaccord.tasks import find_task
+
+DOCS = Path(__file__).parent
+
+
+class Recorder(LiveView):
+    """The live view without the terminal: only its last picture is kept."""
+
+    def begin(self, done):
+        self.logs = list(done)
+
+    def end(self):
+        self.live.console.print(self.picture())
+
+
+def main() -> None:
+    task = find_task("digits")
+    simulation = from_task(task, config.make(task.defaults("non-iid"), {"task": "digits"}))
+    console = Console(record=True, width=92, file=open("/dev/null", "w"), force_terminal=True)
+    drive(simulation, None, Recorder(simulation, console))
+    svg = console.export_svg(title="make run")
+    # the picture must not fetch a font from the network
+    (DOCS / "live.svg").write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))
+
+    skewed = from_task(
+        task, config.make(task.defaults("dirichlet"), {"split": "dirichlet", "alpha": 0.1, "clients": 20})
+    )
+    assert skewed.counts is not None
+    draw(skewed.counts, skewed.classes, "digits, split dirichlet, alpha 0.1, 20 clients", DOCS / "split.svg")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedaccord.client.objective import Plain
+from fedaccord.client.training import REPORT_EXAMPLES, load_params, minibatches, train
+from fedaccord.data.prepare import as_stored
+from fedaccord.records import ClientData, Hyper, Order
+from fedaccord.seeds import generator
+
+
+def problem(examples=40):
+    g = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    load_params(model, {k: torch.randn(v.shape, generator=g) * 0.3 for k, v in model.state_dict().items()})
+    data = ClientData(torch.randn(examples, 5, generator=g), torch.randint(0, 3, (examples,), generator=g))
+    return model, data, {k: v.clone() for k, v in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_lines_7_to_12_equal_torch_sgd_on_the_same_batches(momentum):
+    model, data, params = problem()
+    hyper = Hyper(lr=0.1, steps=7, batch_size=16, momentum=momentum)
+    order = Order(3, (2,), params, hyper)
+    update = train(copy.deepcopy(model), Plain(), data, as_stored, order, client=2, seed=5)
+
+    slow = copy.deepcopy(model)
+    optimiser = torch.optim.SGD(slow.parameters(), lr=0.1, momentum=momentum)
+    losses = []
+    for index in minibatches(40, 16, 7, generator(5, "batches", 3, 2)):
+        optimiser.zero_grad()
+        loss = cross_entropy(slow(data.inputs[index]), data.targets[index])
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    for name, value in slow.state_dict().items():
+        torch.testing.assert_close(update.params[name], value)
+    assert update.loss == pytest.approx(sum(losses) / 7, rel=1e-5)
+    assert (update.client, update.examples, update.received_loss) == (2, 40, None)
+
+
+def test_the_received_parameters_are_not_touched_and_the_update_is_not_the_workspace():
+    model, data, params = problem()
+    before = {k: v.clone() for k, v in params.items()}
+    update = train(model, Plain(), data, as_stored, Order(1, (0,), params, Hyper(0.1, 3)), 0, 0)
+    assert all(torch.equal(params[k], before[k]) for k in params)
+    own = {k: v.clone() for k, v in update.params.items()}
+    load_params(model, params)
+    assert all(torch.equal(update.params[k], own[k]) for k in own)
+
+
+def test_a_round_depends_on_seed_round_and_client_alone():
+    """Dropout included, whatever the global generator did before."""
+    model, data, _ = problem()
+    model = nn.Sequential(nn.Dropout(0.5), model)
+    params = {k: v.clone() for k, v in model.state_dict().items()}
+
+    def weights(round=1, client=0, seed=0):
+        torch.rand(3)  # moves the global generator
+        order = Order(round, (client,), params, Hyper(0.1, 4, batch_size=8))
+        return train(model, Plain(), data, as_stored, order, client, seed).params["1.0.weight"]
+
+    assert torch.equal(weights(), weights())
+    for other in ({"round": 2}, {"client": 1}, {"seed": 1}):
+        assert not torch.equal(weights(), weights(**other))
+
+
+def test_the_reported_loss_is_that_of_the_received_model():
+    model, data, params = problem(examples=REPORT_EXAMPLES)  # all examples are in the small part
+    order = Order(1, (0,), params, Hyper(0.1, 3), report_loss=True)
+    expected = float(cross_entropy(model(data.inputs), data.targets).detach())
+    assert train(copy.deepcopy(model), Plain(), data, as_stored, order, 0, 0).received_loss == pytest.approx(expected)
+
+
+@given(st.integers(1, 200), st.integers(1, 70), st.integers(1, 50))
+def test_minibatches_are_shuffled_passes(examples, batch_size, steps):
+    index = minibatches(examples, batch_size, steps, generator(0, "t"))
+    assert index.shape == (steps, min(batch_size, examples))
+    stream = index.flatten()
+    for first in range(0, len(stream) - examples + 1, examples):  # every whole pass holds each example once
+        assert sorted(stream[first : first + examples].tolist()) == list(range(examples))
+    rest = stream[len(stream) // examples * examples :].tolist()
+    assert len(set(rest)) == len(rest)
+
+
+def test_tied_weights_and_frozen_weights_train():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(5, 5)
+            self.b = nn.Linear(5, 5)
+            self.b.weight = self.a.weight
+            self.head = nn.Linear(5, 3)
+            self.head.bias.requires_grad_(False)
+
+        def forward(self, x):
+            return self.head(self.b(self.a(x).relu()))
+
+    model, (_, data, _) = Tied(), problem()
+    params = {k: v.clone() for k, v in model.state_dict().items()}
+    update = train(model, Plain(), data, as_stored, Order(1, (0,), params, Hyper(0.1, 3)), 0, 0)
+    assert torch.equal(update.params["a.weight"], update.params["b.weight"])
+    assert torch.equal(update.params["head.bias"], params["head.bias"])
+    assert not torch.equal(update.params["head.weight"], params["head.weight"])

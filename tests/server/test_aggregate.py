@@ -1,0 +1,119 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fedaccord.records import ClientUpdate
+from fedaccord.server.aggregate import MAX_EXAMPLES, aggregate
+
+RECEIVED = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3), "mask": torch.tensor([True, False])}
+
+
+def update(client=0, examples=10, loss=0.5, **changes):
+    return ClientUpdate(client, {**{k: v.clone() for k, v in RECEIVED.items()}, **changes}, examples, loss)
+
+
+floats = st.floats(-100, 100, width=32)
+cohorts = st.lists(st.tuples(st.lists(floats, min_size=2, max_size=2), st.integers(1, 10_000)), min_size=1, max_size=8)
+
+
+@given(cohorts, st.sampled_from([1.0, 0.5]), st.booleans())
+def test_line_14_against_numpy(cohort, server_lr, population):
+    """w + lr * sum (n_i / N) (w_i - w), in float64."""
+    updates = [update(i, n, w=torch.tensor(w)) for i, (w, n) in enumerate(cohort)]
+    counts = np.array([n for _, n in cohort], np.float64)
+    total = 2 * counts.sum() if population else counts.sum()
+    start = RECEIVED["w"].double().numpy()
+    steps = np.array([w for w, _ in cohort], np.float64) - start
+    expected = start + server_lr * (counts[:, None] / total * steps).sum(axis=0)
+    result = aggregate(RECEIVED, updates, server_lr, int(total) if population else None)
+    np.testing.assert_allclose(result.params["w"].numpy(), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_equal_updates_stay_equal_to_the_bit():
+    value = torch.tensor([0.1, 0.7])
+    result = aggregate(RECEIVED, [update(i, n, w=value) for i, n in enumerate((3, 7, 11))])
+    assert torch.equal(result.params["w"], value)
+
+
+def test_what_is_not_a_float_takes_the_largest_value():
+    result = aggregate(
+        RECEIVED,
+        [update(0, n=torch.tensor(5)), update(1, n=torch.tensor(4), mask=torch.tensor([False, True]))],
+        server_lr=0.5,
+    )
+    assert result.params["n"] == 5
+    assert result.params["mask"].tolist() == [True, True]
+
+
+def test_batchnorm_buffers_are_averaged_and_the_model_still_loads():
+    model = nn.BatchNorm1d(2)
+    received = {k: v.clone() for k, v in model.state_dict().items()}
+    one = {**received, "running_mean": torch.tensor([1.0, 3.0]), "num_batches_tracked": torch.tensor(7)}
+    two = {**received, "running_mean": torch.tensor([3.0, 5.0]), "num_batches_tracked": torch.tensor(6)}
+    result = aggregate(received, [ClientUpdate(0, one, 5, 0.0), ClientUpdate(1, two, 5, 0.0)])
+    model.load_state_dict(result.params)
+    assert model.running_mean.tolist() == [2.0, 4.0]
+    assert model.num_batches_tracked == 7
+
+
+BAD = {
+    "NaN": update(1, w=torch.tensor([1.0, math.nan])),
+    "infinity": update(1, w=torch.tensor([math.inf, 0.0])),
+    "shape": update(1, w=torch.tensor([1.0])),
+    "broadcast": update(1, w=torch.tensor(1.0)),
+    "type": update(1, w=torch.tensor([1.0, 2.0], dtype=torch.float64)),
+    "extra name": update(1, theta=torch.tensor(1.0)),
+    "missing name": ClientUpdate(1, {"w": RECEIVED["w"]}, 10, 0.5),
+    "no examples": update(1, examples=0),
+    "negative examples": update(1, examples=-5),
+    "10^30 examples": update(1, examples=10**30),
+    "one too many": update(1, examples=MAX_EXAMPLES + 1),
+    "fraction": update(1, examples=2.5),
+    "boolean": update(1, examples=True),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
+def test_a_bad_update_is_refused_and_the_rest_is_as_if_it_had_not_come(bad):
+    good = [update(0, 4, w=torch.tensor([0.3, 0.1])), update(2, 9, w=torch.tensor([-2.0, 0.7]))]
+    without = aggregate(RECEIVED, good)
+    result = aggregate(RECEIVED, [good[0], bad, good[1]])
+    assert all(torch.equal(result.params[name], without.params[name]) for name in RECEIVED)
+    assert [entry["client"] for entry in result.refused] == [1]
+    assert result.clients == without.clients
+
+
+def test_without_any_good_update_the_model_stays():
+    result = aggregate(RECEIVED, [BAD["NaN"]])
+    assert result.params is RECEIVED
+    assert result.clients == []
+
+
+def test_the_norm_of_a_step_is_reported():
+    result = aggregate(RECEIVED, [update(w=torch.tensor([4.0, 6.0]))])  # a step of (3, 4)
+    assert result.clients[0]["update_norm"] == pytest.approx(5.0)
+
+
+def test_updates_are_read_one_at_a_time():
+    """The mean is running: no update is held once the next is asked for."""
+    import gc
+    import weakref
+
+    alive: list[weakref.ref] = []
+
+    def stream():
+        for client in range(5):
+            item = update(client, w=torch.tensor([float(client), 0.0]))
+            alive.append(weakref.ref(item.params["w"]))
+            yield item
+            del item
+            gc.collect()
+            # the one just handed over may still be named by the loop, none before it
+            assert sum(ref() is not None for ref in alive) <= 1
+
+    assert aggregate(RECEIVED, stream()).params["w"][0] == pytest.approx(2.0)

@@ -1,0 +1,35 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedaccord.data.prepare import as_stored
+from fedaccord.records import Examples
+from fedaccord.server.evaluate import EVAL_BATCH, ClientLosses, Judge
+
+
+def test_loss_and_accuracy_against_numpy_over_more_than_one_batch():
+    generator = torch.Generator().manual_seed(0)
+    count = EVAL_BATCH + 37
+    x, y = torch.randn(count, 4, generator=generator), torch.randint(0, 3, (count,), generator=generator)
+    model = nn.Linear(4, 3)
+    params = {name: torch.randn(value.shape, generator=generator) for name, value in model.state_dict().items()}
+    scores = x.numpy() @ params["weight"].numpy().T + params["bias"].numpy()
+    log_p = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    judge = Judge(model, Examples(x, y), as_stored)
+    assert judge.loss(params) == pytest.approx(-log_p[np.arange(count), y.numpy()].mean(), rel=1e-5)
+    assert judge.accuracy(params) == (scores.argmax(axis=1) == y.numpy()).mean()
+
+
+def test_measuring_leaves_the_model_alone_and_runs_in_eval_mode():
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    judge = Judge(model, Examples(torch.randn(10, 2), torch.zeros(10, dtype=torch.long)), as_stored)
+    assert judge.loss(before) == judge.loss(before)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_second_way_is_the_mean_of_what_the_clients_report():
+    reports = [{"received_loss": 1.0}, {"received_loss": 2.0}, {"received_loss": None}, {}]
+    assert ClientLosses()({}, reports) == 1.5
+    assert ClientLosses()({}, []) is None

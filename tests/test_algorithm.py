@@ -1,0 +1,122 @@
+"""Algorithm 1, line by line, with small real parts."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaccord import algorithm
+from fedaccord.algorithm import Federation, run, run_round, sample_cohort, start
+from fedaccord.policy.schedule import FixedSchedule
+from fedaccord.records import ClientUpdate, Hyper
+from fedaccord.seeds import generator
+
+
+class Scripted:
+    """An engine whose clients reply what the test says: client -> (value, examples)."""
+
+    def __init__(self, replies):
+        self.replies = replies
+        self.orders = []
+
+    def train(self, order):
+        self.orders.append(order)
+        for client in order.cohort:
+            value, examples = self.replies[client]
+            yield ClientUpdate(client, {"w": torch.tensor([value])}, examples, loss=0.1)
+
+    def close(self):
+        pass
+
+
+def federation(replies, loss=lambda params, clients: float(params["w"][0]), **more):
+    engine = Scripted(replies)
+    schedule = FixedSchedule(Hyper(lr=0.1, steps=2), lr_decay=0.5)
+    total = sum(examples for _, examples in replies.values())
+    fields = {"accuracy": None, "clients": len(replies), "total_examples": total, "rounds": 3}
+    return engine, Federation(engine, schedule, loss, **{**fields, **more})
+
+
+W = {"w": torch.tensor([8.0])}
+
+
+def test_one_round_by_hand():
+    """w = (1*1 + 3*5) / 4 = 4; L falls from 8 to 4; r = (8 - 4) / 8."""
+    engine, fed = federation({0: (1.0, 1), 1: (5.0, 3)})
+    state = start(fed, W)
+    assert (state.round, state.loss) == (0, 8.0)
+    state, log = run_round(fed, state)
+    assert state.params["w"].tolist() == [4.0]
+    assert (state.round, state.loss, log.loss, log.reward) == (1, 4.0, 4.0, 0.5)
+    assert (log.hyper, log.cohort, log.refused, log.guard) == ({"lr": 0.1, "steps": 2}, [0, 1], [], None)
+    assert log.clients["1"] == {"examples": 3, "loss": 0.1, "update_norm": 3.0}
+    assert set(log.seconds) == {"policy", "aggregate", "train", "evaluate"}
+    assert engine.orders[0].params is W
+
+
+def test_the_printed_weights_shorten_the_step_when_not_all_take_part():
+    """weighting = population: w + (n_0 / N) (w_0 - w) = 8 + 1/4 (1 - 8)."""
+    engine, fed = federation({0: (1.0, 1), 1: (5.0, 3)}, weighting="population", fraction=0.5)
+    cohort = sample_cohort(2, 0.5, generator(0, "cohort", 1))
+    state, _ = run_round(fed, start(fed, W))
+    value, examples = engine.replies[cohort[0]]
+    assert state.params["w"].item() == pytest.approx(8 + examples / 4 * (value - 8))
+
+
+def test_rounds_follow_each_other_with_their_own_hyper_parameters():
+    engine, fed = federation({0: (1.0, 1)})
+    states = [state for state, _ in run(fed, start(fed, W))]
+    assert [state.round for state in states] == [1, 2, 3]
+    assert [order.hyper.lr for order in engine.orders] == [0.1, 0.05, 0.025]
+    assert list(run(fed, states[-1])) == []
+
+
+def test_accuracy_is_measured_when_due_and_after_the_last_round():
+    _, fed = federation({0: (1.0, 1)}, accuracy=lambda params: 0.5, rounds=5, test_every=2)
+    measured = [log.accuracy for _, log in run(fed, start(fed, W))]
+    assert measured == [None, 0.5, None, 0.5, 0.5]
+
+
+def test_a_round_without_a_usable_update_is_skipped():
+    _, fed = federation({0: (math.nan, 1)})
+    state, log = run_round(fed, start(fed, W))
+    assert state.params is W
+    assert (state.round, state.loss, log.reward) == (1, 8.0, None)
+    assert "skipped" in log.guard
+    assert log.refused[0]["client"] == 0
+
+
+def test_a_model_with_a_non_finite_loss_is_rolled_back():
+    _, fed = federation({0: (1.0, 1)}, loss=lambda params, clients: 8.0 if params["w"] == 8 else math.inf)
+    state, log = run_round(fed, start(fed, W))
+    assert state.params is W
+    assert (state.loss, log.reward) == (8.0, -1.0)
+    assert "rolled back" in log.guard
+
+
+@given(st.integers(1, 300), st.floats(0.001, 1.0), st.integers(0, 50))
+def test_a_cohort_is_a_random_selection_of_the_right_size(clients, fraction, t):
+    cohort = sample_cohort(clients, fraction, generator(0, "cohort", t))
+    assert len(cohort) == max(1, round(fraction * clients))
+    assert list(cohort) == sorted(set(cohort))
+    assert 0 <= cohort[0] <= cohort[-1] < clients
+    assert cohort == sample_cohort(clients, fraction, generator(0, "cohort", t))
+
+
+def test_every_client_is_chosen_about_equally_often():
+    """1,000 rounds of 5 of 10: each client 500 times, standard deviation sqrt(1000/4) = 16; five of those allowed."""
+    chosen = [c for t in range(1000) for c in sample_cohort(10, 0.5, generator(0, "cohort", t))]
+    assert all(abs(chosen.count(client) - 500) < 80 for client in range(10))
+
+
+def test_run_round_fits_one_screen_and_carries_the_papers_line_numbers():
+    source = Path(algorithm.__file__).read_text()
+    body = source[source.index("def run_round") : source.index("def sample_cohort")]
+    assert body.count("\n") <= 50
+    marks = re.findall(r"#\s+(\d+)(?:-(\d+))?$", body, flags=re.MULTILINE)
+    covered = {line for first, last in marks for line in range(int(first), int(last or first) + 1)}
+    assert covered == set(range(4, 19))

@@ -1,0 +1,90 @@
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from fedaccord import federate
+from fedaccord.errors import DataError, RunError, SettingsError
+from fedaccord.runs import params_sha256
+
+
+def blobs(classes=3, each=40, seed=0):
+    """Well separated clouds, one class a client: the centres are three unit vectors times 3."""
+    g = torch.Generator().manual_seed(seed)
+    centres = 3 * torch.eye(classes)
+    return [
+        (centres[c] + 0.5 * torch.randn(each, classes, generator=g), torch.full((each,), c)) for c in range(classes)
+    ]
+
+
+def whole(pairs):
+    return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def test_federate_trains_a_model_on_one_class_clients_without_tuning():
+    history = federate(model(), blobs(), validation=whole(blobs(seed=1)), test=whole(blobs(seed=2)), rounds=60)
+    assert len(history.rounds) == 60
+    assert history.rounds[-1].accuracy > 0.95
+    x, y = whole(blobs(seed=2))
+    assert float((history.model(x).argmax(1) == y).float().mean()) == pytest.approx(history.rounds[-1].accuracy)
+
+
+def test_without_a_validation_set_the_clients_report_their_losses():
+    """What is known after round t is L_t, the loss of the model that the round's clients received."""
+    history = federate(model(), blobs(), rounds=5)
+    logs = history.rounds
+    assert logs[0].reward is None
+    assert logs[1].reward == pytest.approx((logs[0].loss - logs[1].loss) / logs[0].loss)
+    reports = [entry["received_loss"] for entry in logs[2].clients.values()]
+    assert logs[2].loss == pytest.approx(sum(reports) / 3)
+
+
+def test_tensors_and_data_sets_give_the_same_bits():
+    sets = [TensorDataset(x, y) for x, y in blobs()]
+    assert params_sha256(federate(model(), sets, rounds=3).state.params) == params_sha256(
+        federate(model(), blobs(), rounds=3).state.params
+    )
+
+
+def test_the_given_model_is_left_alone():
+    mine = model()
+    before = params_sha256(mine.state_dict())
+    federate(mine, blobs(), rounds=2)
+    assert params_sha256(mine.state_dict()) == before
+
+
+def test_a_folder_resumes_and_refuses_other_settings(tmp_path):
+    once = federate(model(), blobs(), rounds=4, folder=tmp_path / "run")
+    again = federate(model(), blobs(), rounds=4, folder=tmp_path / "run")
+    assert len(again.rounds) == 4
+    assert params_sha256(again.state.params) == params_sha256(once.state.params)
+    with pytest.raises(RunError, match="other settings"):
+        federate(model(), blobs(), rounds=5, folder=tmp_path / "run")
+
+
+def test_history_is_saved_as_a_run_folder(tmp_path):
+    history = federate(model(), blobs(), rounds=2)
+    path = history.save(tmp_path / "kept")
+    assert (path / "rounds.jsonl").read_text().count("\n") == 2
+    assert federate(model(), blobs(), rounds=2, folder=path).rounds == history.rounds
+
+
+BAD = [
+    ([], {}, DataError, "at least one client"),
+    ([(torch.zeros(3, 3), torch.zeros(2, dtype=torch.long))], {}, DataError, "client 0: 3 inputs but 2 targets"),
+    ([(torch.zeros(3, 3), torch.zeros(3))], {}, DataError, "one class number each"),
+    ([(torch.zeros(3, 3), torch.tensor([0, -1, 0]))], {}, DataError, "negative"),
+    (blobs(), {"method": "X"}, SettingsError, "expected one of"),
+    (blobs(), {"learning": 1}, SettingsError, "unknown setting"),
+]
+
+
+@pytest.mark.parametrize(("clients", "settings", "error", "text"), BAD)
+def test_bad_input_is_a_typed_error(clients, settings, error, text):
+    with pytest.raises(error, match=text):
+        federate(model(), clients, rounds=1, **settings)

@@ -1,0 +1,183 @@
+"""The command line as a person uses it: real processes, real signals."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fedaccord.cli import main
+
+FEDACCORD = [sys.executable, "-m", "fedaccord.cli"]
+
+
+def run_json(capsys, *arguments):
+    code = main([*map(str, arguments), "--json"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return code, lines[:-1], lines[-1]
+
+
+def test_run_writes_a_folder_and_json_lines(tmp_path, capsys):
+    code, rounds, summary = run_json(capsys, "run", "digits", "--rounds", 3, "--runs", tmp_path, "--name", "a")
+    assert code == 0
+    assert [line["round"] for line in rounds] == [1, 2, 3]
+    assert summary["run"] == str(tmp_path / "a")
+    assert (tmp_path / "a" / "rounds.jsonl").read_text().count("\n") == 3
+    again = run_json(capsys, "resume", tmp_path / "a")[2]
+    assert again["params_sha256"] == summary["params_sha256"]
+
+
+def test_values_are_looked_for_in_set_and_options_then_config_then_task(tmp_path, capsys):
+    config = tmp_path / "c.toml"
+    config.write_text('rounds = 2\nlr = 0.03\nsteps = 3\nsplit = "iid"\n')
+    arguments = ["run", "digits", "--runs", tmp_path, "--config", config, "--lr", "0.02", "--set", "steps=4"]
+    _, rounds, summary = run_json(capsys, *arguments)
+    assert rounds[0]["hyper"] == {"lr": 0.02, "steps": 4}
+    assert len(rounds) == 2
+    assert rounds[1]["hyper"]["lr"] == pytest.approx(0.02 * 0.99)  # lr_decay: the task's own for iid
+    assert "iid" in summary["run"]
+
+
+BAD = [
+    (["run", "digits", "--lr", "fast"], "lr = 'fast': expected a number"),
+    (["run", "digits", "--set", "rats=1"], "unknown setting 'rats'"),
+    (["run", "digits", "--set", "lr"], "expected key=value"),
+    (["run", "nothing-like-it"], "unknown task 'nothing-like-it'"),
+    (["run", "digits", "--config", "absent.toml"], "there is no such file"),
+    (["run", "digits", "--clients", "5"], "needs a client for each of the 10 classes"),
+    (["run", "digits", "--validation-per-class", "500"], "lower validation_per_class"),
+    (["run", "digits", "--device", "cuda:7"], "device = cuda:7: not usable here"),
+    (["run", "digits", "--width", "3"], "has no width to set"),
+    (["run", "digits", "--split", "natural"], "does not say whom each example came from"),
+    (["run", "absent.py:task"], "no such Python file"),
+    (["resume", "absent"], "not a run folder"),
+    (["data", "verify", "nothing"], "unknown data set 'nothing'"),
+    (["data", "split", "digits", "--split", "classes", "--classes-per-client", "11"], "expected 1 to 10"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "text"), BAD)
+def test_a_users_mistake_is_one_line_and_exit_2(arguments, text, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = [line for line in capsys.readouterr().err.splitlines() if "loading the data" not in line]
+    assert len(error) == 1
+    assert error[0].startswith("fedaccord: ")
+    assert text in error[0]
+    assert list(tmp_path.iterdir()) == []  # nothing half-made stays behind
+
+
+def test_help_explains_every_setting(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    text = capsys.readouterr().out
+    for option in ("--lr-decay", "--entropy-min", "--fraction", "--set", "--config"):
+        assert option in text
+
+
+def start(path, *more, rounds=60):
+    command = [
+        *FEDACCORD,
+        "run",
+        "digits",
+        "--runs",
+        str(path.parent),
+        "--name",
+        path.name,
+        "--rounds",
+        str(rounds),
+        *more,
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def resume(path):
+    result = subprocess.run([*FEDACCORD, "resume", str(path), "--json"], capture_output=True, text=True, check=True)
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_after_the_round_and_says_how_to_resume(tmp_path, number):
+    path = tmp_path / "run"
+    process = start(path, rounds=2000)
+    while not (path / "rounds.jsonl").exists() or (path / "rounds.jsonl").read_text().count("\n") < 3:
+        time.sleep(0.02)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"fedaccord resume {path}" in output
+    done = (path / "rounds.jsonl").read_text().count("\n")
+    assert f"stopped after round {done}" in output
+    assert (path / "checkpoints" / f"{done:06d}.json").exists()
+
+
+def test_killed_at_random_instants_a_run_resumes_to_the_same_hash(tmp_path):
+    """A few kills here; benchmarks/kill_and_resume.py does fifty."""
+    process = start(tmp_path / "whole", "--json")
+    began = time.monotonic()
+    whole = json.loads(process.communicate()[0].splitlines()[-1])
+    lasted = time.monotonic() - began
+    chance = random.Random(0)
+    for number in range(4):
+        path = tmp_path / f"killed-{number}"
+        process = start(path)
+        time.sleep(chance.uniform(0.3, 1.0) * lasted)
+        process.kill()
+        process.communicate()
+        if path.exists():
+            result = resume(path)
+            assert (result["params_sha256"], result["log_sha256"]) == (whole["params_sha256"], whole["log_sha256"])
+
+
+def test_processes_with_other_hash_seeds_give_the_same_hash(tmp_path):
+    results = []
+    for seed in ("0", "4242"):
+        command = [*FEDACCORD, "run", "digits", "--rounds", "5", "--runs", str(tmp_path), "--name", seed, "--json"]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+        last = json.loads(output.splitlines()[-1])
+        results.append((last["params_sha256"], last["log_sha256"]))
+    assert results[0] == results[1]
+
+
+def test_own_data_from_a_file_and_a_task_from_python(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), 60)
+    centres = rng.normal(size=(3, 6)) * 4
+    np.savez("mine.npz", x=(centres[labels] + rng.normal(size=(180, 6))).astype(np.float32), y=labels)
+    arguments = ["run", "mine.npz", "--clients", 3, "--rounds", 20, "--runs", tmp_path / "runs"]
+    code, _, summary = run_json(capsys, *arguments)
+    assert code == 0
+    assert summary["accuracy"] > 0.9  # three blobs four deviations apart
+
+    (tmp_path / "tasks.py").write_text(
+        "from fedaccord import Task\nfrom fedaccord.data import digits\nfrom fedaccord.data.prepare import Pixels\n"
+        "from torch import nn\n"
+        "mine = Task('mine', digits.load, lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),"
+        " Pixels((0.3,), (0.4,)), {'validation_per_class': 10, 'rounds': 2})\n"
+    )
+    assert run_json(capsys, "run", "tasks.py:mine", "--runs", tmp_path / "runs")[0] == 0
+    assert main(["run", "tasks.py:other"]) == 2
+
+
+def test_data_commands(tmp_path, capsys):
+    assert main(["data", "list"]) == 0
+    assert "digits" in capsys.readouterr().out
+    assert main(["data", "fetch", "digits"]) == 0
+    assert main(["data", "verify", "digits"]) == 0
+    assert "1,437 + 360" in capsys.readouterr().out
+    picture = tmp_path / "split.png"
+    assert (
+        main(
+            ["data", "split", "digits", "--split", "dirichlet", "--alpha", "0.1", "--clients", "20", "-o", str(picture)]
+        )
+        == 0
+    )
+    assert "20 clients" in capsys.readouterr().out
+    assert picture.read_bytes()[:4] == b"\x89PNG"

@@ -1,0 +1,87 @@
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaccord import config
+from fedaccord.config import FIELDS, SPLITS, Settings
+from fedaccord.errors import SettingsError
+
+
+def test_every_setting_has_a_sentence():
+    for item in FIELDS.values():
+        assert len(item.metadata["help"]) > 15, item.name
+
+
+@given(
+    st.builds(
+        Settings,
+        task=st.text(max_size=20),
+        split=st.sampled_from(SPLITS),
+        clients=st.none() | st.integers(1, 10**6),
+        lr=st.floats(1e-9, 1e3),
+        entropy_min=st.none() | st.floats(0, 10),
+        allow_empty=st.booleans(),
+        seed=st.integers(0, 2**63 - 1),
+    )
+)
+def test_settings_round_trip_through_toml_exactly(tmp_path_factory, settings):
+    path = tmp_path_factory.mktemp("toml") / "settings.toml"
+    path.write_text(config.to_toml(settings), encoding="utf-8", newline="")
+    assert config.make(config.read_toml(path)) == settings
+
+
+BAD = [
+    ({"lr": 0.0}, "lr = 0.0: expected more than 0"),
+    ({"lr": "fast"}, "lr = 'fast': expected a number"),
+    ({"lr": float("nan")}, "lr = nan: expected a number"),
+    ({"rounds": 2.5}, "rounds = 2.5: expected a whole number"),
+    ({"rounds": True}, "rounds = True: expected a whole number"),
+    ({"rounds": 0}, "rounds = 0: expected 1 or more"),
+    ({"fraction": 1.5}, "fraction = 1.5: expected more than 0, at most 1"),
+    ({"method": "FedSGD"}, "method = 'FedSGD': expected one of FA"),
+    ({"split": "noniid"}, "split = 'noniid': expected one of iid, non-iid"),
+    ({"momentum": 1.0}, "momentum = 1.0: expected in [0, 1)"),
+    ({"allow_empty": 1}, "allow_empty = 1: expected true or false"),
+    ({"learning_rate": 1.0}, "unknown setting 'learning_rate'"),
+    ({"round": 5}, "did you mean 'rounds'?"),
+]
+
+
+@pytest.mark.parametrize(("values", "text"), BAD)
+def test_a_wrong_key_or_value_is_one_line_that_says_what_was_expected(values, text):
+    with pytest.raises(SettingsError) as caught:
+        config.make(values)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_values_as_typed():
+    typed = ["lr=1e-2", "rounds=7", "allow-empty=yes", "task=a=b", "entropy_min=0"]
+    assert dict(map(config.parse_assignment, typed)) == {
+        "lr": 0.01,
+        "rounds": 7,
+        "allow_empty": True,
+        "task": "a=b",
+        "entropy_min": 0.0,
+    }
+    for wrong in ("lr", "rounds=1.5", "allow_empty=maybe", "nothing=1"):
+        with pytest.raises(SettingsError):
+            config.parse_assignment(wrong)
+
+
+def test_a_file_may_write_whole_numbers_for_floats_and_faults_name_the_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("fraction = 1\n")
+    assert config.read_toml(path) == {"fraction": 1.0}
+    for text in ("fraction = ", "colour = 1", "\x00"):
+        path.write_text(text)
+        with pytest.raises(SettingsError, match=r"mine\.toml"):
+            config.read_toml(path)
+    with pytest.raises(SettingsError, match="no such file"):
+        config.read_toml(tmp_path / "absent.toml")
+
+
+def test_later_layers_win():
+    assert config.make({"lr": 1.0, "rounds": 5}, {"lr": 2.0}) == dataclasses.replace(Settings(), lr=2.0, rounds=5)

@@ -1,0 +1,70 @@
+"""Who may import whom (the design's rule), and what a plain import must not pull in."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "fedaccord"
+EXTRAS = {"flwr", "ray", "librosa", "soundfile", "matplotlib"}
+
+# part -> the parts of fedaccord that it may import (besides errors)
+ALLOWED = {
+    "seeds": set(),
+    "records": set(),
+    "config": set(),
+    "models": set(),
+    "client": {"client", "records", "seeds"},
+    "server": {"server", "records", "seeds"},
+    "policy": {"policy", "records", "seeds"},
+    "engines": {"engines", "client", "records", "seeds"},
+    "algorithm": {"policy", "server", "records", "seeds"},
+    "data": {"data", "records", "seeds"},
+    "report": {"report", "runs", "config", "records"},
+}
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def part_of(module: str) -> str:
+    return module.split(".")[1] if module.count(".") else ""
+
+
+@pytest.mark.parametrize("part", sorted(ALLOWED))
+def test_a_part_imports_only_what_the_design_allows(part):
+    files = sorted((PACKAGE / part).rglob("*.py")) or [PACKAGE / f"{part}.py"]
+    for file in files:
+        inside = {part_of(name) for name in imports_of(file) if name.startswith("fedaccord.")}
+        assert inside <= ALLOWED[part] | {"errors"}, file
+
+
+def test_only_the_flower_engine_may_import_flwr():
+    for file in PACKAGE.rglob("*.py"):
+        if any(name.split(".")[0] == "flwr" for name in imports_of(file)):
+            assert file.name == "flower.py"
+
+
+def test_importing_fedaccord_imports_no_extra():
+    code = "import sys, fedaccord, fedaccord.cli; print('\\n'.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not EXTRAS & set(loaded)
+
+
+def test_nothing_draws_from_a_global_generator():
+    """Random numbers come from seeds.py alone."""
+    for file in PACKAGE.rglob("*.py"):
+        if file.name != "seeds.py":
+            text = file.read_text()
+            assert "import random" not in text, file
+            assert "np.random." not in text.replace("np.random.Generator", ""), file
+            assert "manual_seed" not in text, file

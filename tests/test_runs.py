@@ -1,0 +1,195 @@
+"""Run folders: resume to the bit, damage, locks."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from fedaccord import config
+from fedaccord.algorithm import run, start
+from fedaccord.errors import RunError
+from fedaccord.records import RoundLog, ServerState
+from fedaccord.runs import RunFolder, log_sha256, params_sha256, read_rounds
+from fedaccord.session import drive
+from fedaccord.simulation import from_task
+from fedaccord.tasks import find_task
+
+ROUNDS = 12
+
+
+def simulation(**changes):
+    task = find_task("digits")
+    changes = {"rounds": ROUNDS, "fraction": 0.5, "test_every": 5, **changes}
+    return from_task(task, config.make(task.defaults("non-iid"), changes))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The uninterrupted run: hash of the parameters, hash of the log."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    return finish(path, simulation())
+
+
+def finish(path, sim):
+    """Start or go on, to the end."""
+    with RunFolder(path) if path.exists() else RunFolder.create(path, sim.settings) as folder:
+        outcome = drive(sim, folder, None)
+    return params_sha256(outcome.state.params), log_sha256(list(read_rounds(path)))
+
+
+def stop_after(path, sim, rounds, save=True):
+    """What a run leaves that ends after so many rounds; save=False: it dies between the log line and the checkpoint."""
+    folder = RunFolder.create(path, sim.settings)
+    state = start(sim.federation, sim.params)
+    folder.save(state)
+    for state, log in run(sim.federation, state):  # noqa: B020
+        folder.append(log)
+        if save or state.round < rounds:
+            folder.save(state)
+        if state.round == rounds:
+            break
+    folder.close()
+
+
+@pytest.mark.parametrize("save", [True, False])
+@pytest.mark.parametrize("k", range(1, ROUNDS))
+def test_stopped_after_any_round_a_run_resumes_to_the_same_bits(tmp_path, whole, k, save):
+    stop_after(tmp_path / "run", simulation(), k, save)
+    assert finish(tmp_path / "run", simulation()) == whole
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path, whole):
+    assert finish(tmp_path / "run", simulation()) == whole
+    assert finish(tmp_path / "run", simulation()) == whole
+
+
+def test_sparse_checkpoints_resume_to_the_same_bits(tmp_path, whole):
+    sim = simulation(checkpoint_every=5)
+    folder = RunFolder.create(tmp_path / "run", sim.settings)
+    state = start(sim.federation, sim.params)
+    folder.save(state)
+    for state, log in run(sim.federation, state):  # noqa: B020
+        folder.append(log)
+        if state.round == 5:
+            folder.save(state)
+        if state.round == 8:
+            break
+    folder.close()
+    assert finish(tmp_path / "run", sim) == whole
+
+
+def truncate(newest):
+    newest.with_suffix(".safetensors").write_bytes(newest.with_suffix(".safetensors").read_bytes()[:-10])
+
+
+def flip_a_bit(newest):
+    tensors = newest.with_suffix(".safetensors")
+    data = bytearray(tensors.read_bytes())
+    data[-1] ^= 1
+    tensors.write_bytes(data)
+
+
+def lose_the_tensors(newest):
+    newest.with_suffix(".safetensors").unlink()
+
+
+def empty_the_manifest(newest):
+    newest.write_bytes(b"")
+
+
+def alter_the_manifest(newest):
+    newest.write_text(newest.read_text().replace('"loss": ', '"loss": 1'))
+
+
+def half_a_log_line(newest):
+    log = newest.parent.parent / "rounds.jsonl"
+    log.write_bytes(log.read_bytes() + b'{"round": 8, "hy')
+
+
+@pytest.mark.parametrize(
+    "damage", [truncate, flip_a_bit, lose_the_tensors, empty_the_manifest, alter_the_manifest, half_a_log_line]
+)
+def test_the_newest_good_checkpoint_is_used_and_the_log_cut_back_to_it(tmp_path, whole, damage):
+    stop_after(tmp_path / "run", simulation(), 7)
+    manifests = sorted((tmp_path / "run" / "checkpoints").glob("*.json"))
+    assert len(manifests) == 2  # two generations
+    damage(manifests[-1])
+    folder = RunFolder(tmp_path / "run")
+    state = folder.load()
+    assert state is not None
+    assert state.round == (7 if damage is half_a_log_line else 6)
+    assert len(folder.rounds()) == state.round
+    folder.close()
+    assert finish(tmp_path / "run", simulation()) == whole
+
+
+def test_with_no_readable_checkpoint_the_log_is_kept_and_the_error_says_so(tmp_path):
+    stop_after(tmp_path / "run", simulation(), 3)
+    for manifest in (tmp_path / "run" / "checkpoints").glob("*.json"):
+        empty_the_manifest(manifest)
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(RunError, match="no checkpoint is readable"):
+        folder.load()
+    assert len(folder.rounds()) == 3
+    folder.close()
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path, whole):
+    RunFolder.create(tmp_path / "run", simulation().settings).close()
+    assert finish(tmp_path / "run", simulation()) == whole
+
+
+def test_only_one_process_may_hold_a_run(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", simulation().settings)
+    with pytest.raises(RunError, match="another process"):
+        RunFolder(tmp_path / "run")
+    folder.close()
+    RunFolder(tmp_path / "run").close()
+
+
+def test_a_folder_is_never_overwritten_and_others_are_refused(tmp_path):
+    settings = simulation().settings
+    RunFolder.create(tmp_path / "run", settings).close()
+    with pytest.raises(RunError, match="exists already"):
+        RunFolder.create(tmp_path / "run", settings)
+    assert not list(tmp_path.glob(".new-*"))
+    with pytest.raises(RunError, match="not a run folder"):
+        RunFolder(tmp_path)
+
+
+def test_settings_and_state_come_back_as_they_were(tmp_path):
+    sim = simulation()
+    folder = RunFolder.create(tmp_path / "run", sim.settings)
+    assert folder.settings() == sim.settings
+    odd = {
+        "bits": torch.tensor([0.1, -0.0, 1e-45]),
+        "count": torch.tensor(7),
+        "half": torch.ones(2, dtype=torch.bfloat16),
+    }
+    state = ServerState(4, odd, 0.1 + 0.2, {"mu": [0.1, 1 / 3], "window": [[1.5, None]]})
+    folder.save(state)
+    back = folder.load()
+    folder.close()
+    assert back is not None
+    assert dataclasses.replace(back, params={}) == dataclasses.replace(state, params={})
+    assert params_sha256(back.params) == params_sha256(odd)
+
+
+def test_the_hashes_see_every_bit_and_only_what_is_deterministic():
+    params = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3])}
+    assert params_sha256(params) == params_sha256(dict(reversed(params.items())))
+    for other in ({"a": torch.tensor([1.0, -2.0])}, {"a": torch.tensor([[1.0, 2.0]])}, {"b": torch.tensor([3.0])}):
+        assert params_sha256({**params, **other}) != params_sha256(params)
+    assert params_sha256({"a": torch.tensor([0.0])}) != params_sha256({"a": torch.tensor([-0.0])})
+    line = dataclasses.asdict(RoundLog(1, {}, [0], [], 1.0, None, 0.1, {}, None, {}, {"train": 1.0}))
+    assert log_sha256([line]) == log_sha256([{**line, "seconds": {"train": 2.0}}])
+    assert log_sha256([line]) != log_sha256([{**line, "loss": 1.0000001}])
+
+
+def test_log_lines_have_all_that_the_design_names(tmp_path):
+    stop_after(tmp_path / "run", simulation(), 1)
+    line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text())
+    assert list(line) == [
+        "round", "hyper", "cohort", "refused", "loss", "accuracy", "reward", "policy", "guard", "clients", "seconds"
+    ]  # fmt: skip
