@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from fedaccord import config
-from fedaccord.client.training import load_params
+from fedaccord.client.objective import load_params
 from fedaccord.config import Settings
 from fedaccord.data.prepare import as_stored
 from fedaccord.errors import DataError, RunError

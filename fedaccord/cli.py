@@ -65,6 +65,15 @@ def make_parser() -> argparse.ArgumentParser:
     resume.add_argument("--json", action="store_true", help="one JSON line a round, and one at the end")
     resume.set_defaults(command=resume_command)
 
+    matching = commands.add_parser(
+        "matching",
+        help="show what representation matching does to a model",
+        description="The layers of interest of a task's model, the matching layers f_j built for them, size and cost.",
+    )
+    matching.add_argument("task", help="as for run")
+    add_settings(matching.add_argument_group("settings"), ("width", "rm_layers", "rm_kernel", "image_size"))
+    matching.set_defaults(command=matching_command)
+
     data = commands.add_parser("data", help="list, fetch, verify and divide data").add_subparsers(
         required=True, metavar="WHAT"
     )
@@ -186,6 +195,33 @@ def carry_on(options: argparse.Namespace, simulation: Any, folder: Any) -> int:
 def say(options: argparse.Namespace, text: str) -> None:
     if not options.json:
         print(text, file=sys.stderr, flush=True)
+
+
+def matching_command(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedaccord.client.describe import describe
+    from fedaccord.client.matching import Matching
+    from fedaccord.simulation import layer_names
+
+    task, settings = settings_of(options)
+    model = task.build_model(settings.width)
+    inputs = task.prepare(task.data().train.inputs[:2], None)
+    matching = Matching(model, inputs, layer_names(settings), settings.rm_kernel)
+    rows, parameters, flops = describe(model, matching, inputs)
+    table = Table("layer", "in", "shape", "rebuilt from the layer above by", box=None)
+    for heading in ("parameters", "FLOPs"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        numbers = (f"{row.parameters:,}", f"{row.flops:,}") if row.rebuilt_by else ("", "")
+        table.add_row(row.name, row.inside, "x".join(map(str, row.shape)), row.rebuilt_by, *numbers)
+    Console(width=160 if not sys.stdout.isatty() else None).print(table)
+    theta, cost = sum(row.parameters for row in rows), sum(row.flops for row in rows)
+    print(f"theta_i: {theta:,} parameters, {cost:,} FLOPs an example forward; the model: {parameters:,} and {flops:,}")
+    # forward and backward are three forwards; the frozen model runs forward only
+    print(f"a training step costs about {(3 * flops + flops + 3 * cost) / (3 * flops):.2f} times one without matching")
+    return 0
 
 
 def data_list(options: argparse.Namespace) -> int:

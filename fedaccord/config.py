@@ -18,7 +18,7 @@ import tomli_w
 
 from fedaccord.errors import SettingsError
 
-METHODS = ("FA",)
+METHODS = ("FA", "FA+WD", "FA+RM")
 SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "natural")
 
 
@@ -66,6 +66,16 @@ class Settings:
     entropy_weight: float = at_least(0, 1.0, "Weight of the entropy term, Eq. 8; 0 turns it off.")
     weighting: str = one_of(
         "cohort", ("cohort", "population"), "N of line 14: the cohort's data, or all data as printed"
+    )
+
+    wd_weight: float = at_least(0, 0.1, "Weight of the weight-divergence term (methods with WD).")
+    rm_weight: float = at_least(0, 1e-4, "Weight of the matching loss, Eq. 1 (methods with RM).")
+    rm_layers: str = setting("", "Layers of interest by name, with commas (found if empty; see `fedaccord matching`).")
+    rm_kernel: int = at_least(0, 0, "Size of the matching convolutions (0: that of the layer they reverse).")
+    rm_batch: int = at_least(0, 0, "Examples of a mini-batch that are matched (0: all).")
+    rm_memory: str = one_of("persistent", ("persistent", "fresh"), "Whether theta_i is kept or starts anew each round")
+    rm_store: str = one_of(
+        "auto", ("auto", "memory", "disk"), "Where theta_i is kept; auto: on disk if it would not fit"
     )
 
     classes_per_client: int = at_least(1, 2, "Classes a client, for split = classes.")

@@ -23,3 +23,7 @@ class RunError(FedAccordError):
 
 class UpdateRefused(FedAccordError):
     """A client's update that the server does not accept."""
+
+
+class MatchingError(FedAccordError):
+    """A model whose layers of interest cannot be found or matched."""

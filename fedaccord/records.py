@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -126,6 +127,18 @@ class Engine(Protocol):
 
     def train(self, order: Order) -> Iterator[ClientUpdate]:
         """The cohort's updates, in client order, each as soon as it and all before it are there."""
+        ...
+
+    def open(self, folder: Path | None) -> None:
+        """Before the first round: the folder for what clients keep to themselves (None: there is no run folder)."""
+        ...
+
+    def save(self) -> None:
+        """Make what the clients keep durable; called before the server's own checkpoint."""
+        ...
+
+    def prune(self, committed: int) -> None:
+        """The oldest checkpoint that is kept is of round `committed`: what is only of use before it may go."""
         ...
 
     def close(self) -> None: ...

@@ -4,6 +4,7 @@
     rounds.jsonl               append-only
     checkpoints/000012.json    the manifest of round 12, written last: with it, the checkpoint exists
     checkpoints/000012.safetensors
+    private/3/000012-*.safetensors   what client 3 keeps to itself (theta_i), if anything; see client/store.py
 
 A round is committed in this order: its log line, the tensors, the manifest, each flushed to disk. The manifest
 carries the SHA-256 of the tensors and of itself and the length of the log, so a reader finds the newest checkpoint
@@ -29,6 +30,7 @@ from safetensors import SafetensorError
 from fedaccord import config
 from fedaccord.config import Settings
 from fedaccord.errors import RunError
+from fedaccord.files import flush_folder, write_durably
 from fedaccord.records import Params, RoundLog, ServerState
 
 GENERATIONS = 2
@@ -60,7 +62,7 @@ class RunFolder:
             raise RunError(f"{path}: cannot be created: {error.strerror}") from None
         scratch.chmod(0o755)
         (scratch / CHECKPOINTS).mkdir()
-        write_durably(scratch / SETTINGS, config.to_toml(settings).encode())
+        write(scratch / SETTINGS, config.to_toml(settings).encode())
         try:
             scratch.rename(path)
         except OSError:
@@ -94,7 +96,7 @@ class RunFolder:
         folder = self.path / CHECKPOINTS
         stem = f"{state.round:06d}"
         tensors = safetensors.torch.save({name: value.cpu().contiguous() for name, value in state.params.items()})
-        write_durably(folder / f"{stem}.safetensors", tensors)
+        write(folder / f"{stem}.safetensors", tensors)
         body = {
             "round": state.round,
             "loss": state.loss,
@@ -102,13 +104,21 @@ class RunFolder:
             "log_bytes": self.log.tell(),
             "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
         }
-        write_durably(folder / f"{stem}.json", json.dumps(sealed(body), indent=1).encode())
+        write(folder / f"{stem}.json", json.dumps(sealed(body), indent=1).encode())
         for old in sorted(folder.glob("*.json"))[:-GENERATIONS]:
             old.unlink()
         kept = {manifest.stem for manifest in folder.glob("*.json")}
         for tensors_file in folder.glob("*.safetensors"):
             if tensors_file.stem not in kept:
                 tensors_file.unlink()
+
+    @property
+    def private(self) -> Path:
+        return self.path / "private"
+
+    def oldest(self) -> int:
+        """The round of the oldest checkpoint."""
+        return min(int(manifest.stem) for manifest in (self.path / CHECKPOINTS).glob("*.json"))
 
     def load(self) -> ServerState | None:
         """The newest good checkpoint, with the log cut back to it; None if there is none (nothing was committed)."""
@@ -162,26 +172,11 @@ def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
             raise RunError(f"{path / ROUNDS}: line {number} is damaged") from None
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """A temporary file, flushed to disk, renamed, the folder flushed: whole or absent, whatever happens."""
-    temporary = path.with_name(f".{path.name}.part")
+def write(path: Path, data: bytes) -> None:
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        write_durably(path, data)
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror}") from error
-    flush_folder(path.parent)
-
-
-def flush_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def free_name(root: Path, settings: Settings) -> Path:

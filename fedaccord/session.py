@@ -11,7 +11,7 @@ import torch
 
 from fedaccord.algorithm import run, start
 from fedaccord.live import View
-from fedaccord.records import RoundLog, ServerState
+from fedaccord.records import Engine, RoundLog, ServerState
 from fedaccord.runs import RunFolder
 from fedaccord.simulation import Simulation
 
@@ -27,12 +27,13 @@ def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -
     """Run to the end, or go on from the folder's last checkpoint. Ctrl-C ends it after the round in progress."""
     fed, settings = simulation.federation, simulation.settings
     with torch_threads(settings.threads), stop_request() as asked:
+        fed.engine.open(folder.private if folder else None)
         state = folder.load() if folder else None
         logs = [RoundLog(**entry) for entry in folder.rounds()] if folder else []
         if state is None:
             state = start(fed, simulation.params)
             if folder:
-                folder.save(state)
+                checkpoint(fed.engine, folder, state)
         if view:
             view.begin(logs)
         try:
@@ -41,7 +42,7 @@ def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -
                 if folder:
                     folder.append(log)
                     if state.round % settings.checkpoint_every == 0 or state.round == settings.rounds or asked.is_set():
-                        folder.save(state)
+                        checkpoint(fed.engine, folder, state)
                 if view:
                     view.show(log)
                 if asked.is_set():
@@ -51,6 +52,13 @@ def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -
                 view.end()
             fed.engine.close()
     return Outcome(state, logs, stopped=state.round < settings.rounds)
+
+
+def checkpoint(engine: Engine, folder: RunFolder, state: ServerState) -> None:
+    """What the clients keep first, then the server's state: a checkpoint never names what is not there."""
+    engine.save()
+    folder.save(state)
+    engine.prune(folder.oldest())
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedaccord.algorithm import Federation
-from fedaccord.client.objective import Plain
+from fedaccord.client.objective import Objective, Plain, RepresentationMatching, WeightDivergence
 from fedaccord.config import Settings
 from fedaccord.data import partition
 from fedaccord.data.prepare import Pixels
@@ -122,7 +122,9 @@ def federation_of(
     """Model, data and settings -> Federation. A method is a choice of objective and policy, nothing else."""
     device = find_device(settings.device)
     model.to(device)
-    site = Site(model, Plain(), [client.to(device) for client in clients], prepare, settings.seed)
+    data = [client.to(device) for client in clients]
+    objective = objective_of(settings, model, data, prepare)
+    site = Site(model, objective, data, prepare, settings.seed, settings.rm_store)
     judge = None if test is None else Judge(model, test.to(device), prepare)
     return Federation(
         engine=SerialEngine(site),
@@ -138,6 +140,24 @@ def federation_of(
         test_every=settings.test_every,
         clients_report=validation is None,
     )
+
+
+def objective_of(settings: Settings, model: nn.Module, clients: Sequence[ClientData], prepare: Prepare) -> Objective:
+    """What the method's clients minimise."""
+    if "WD" in settings.method:
+        return WeightDivergence()
+    if "RM" in settings.method:
+        example = next(client.inputs[:2] for client in clients if len(client))
+        fresh = settings.rm_memory == "fresh"
+        return RepresentationMatching(
+            model, prepare(example, None), layer_names(settings), settings.rm_kernel, settings.rm_batch, fresh
+        )
+    return Plain()
+
+
+def layer_names(settings: Settings) -> list[str] | None:
+    """The layers of interest that were named by hand; None: they are to be found."""
+    return [name.strip() for name in settings.rm_layers.split(",") if name.strip()] or None
 
 
 def hyper_of(settings: Settings) -> Hyper:

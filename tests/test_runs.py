@@ -8,10 +8,11 @@ import torch
 
 from fedaccord import config
 from fedaccord.algorithm import run, start
+from fedaccord.client.store import PrivateStore
 from fedaccord.errors import RunError
 from fedaccord.records import RoundLog, ServerState
 from fedaccord.runs import RunFolder, log_sha256, params_sha256, read_rounds
-from fedaccord.session import drive
+from fedaccord.session import checkpoint, drive
 from fedaccord.simulation import from_task
 from fedaccord.tasks import find_task
 
@@ -40,16 +41,19 @@ def finish(path, sim):
 
 def stop_after(path, sim, rounds, save=True):
     """What a run leaves that ends after so many rounds; save=False: it dies between the log line and the checkpoint."""
-    folder = RunFolder.create(path, sim.settings)
-    state = start(sim.federation, sim.params)
-    folder.save(state)
-    for state, log in run(sim.federation, state):  # noqa: B020
-        folder.append(log)
-        if save or state.round < rounds:
-            folder.save(state)
-        if state.round == rounds:
-            break
-    folder.close()
+    with RunFolder.create(path, sim.settings) as folder:
+        engine = sim.federation.engine
+        engine.open(folder.private)
+        state = start(sim.federation, sim.params)
+        checkpoint(engine, folder, state)
+        for state, log in run(sim.federation, state):  # noqa: B020
+            folder.append(log)
+            if save or state.round < rounds:
+                checkpoint(engine, folder, state)
+            elif sim.settings.rm_store == "memory":
+                engine.save()  # theta_i of the round that is lost is on disk already
+            if state.round == rounds:
+                break
 
 
 @pytest.mark.parametrize("save", [True, False])
@@ -59,6 +63,26 @@ def test_stopped_after_any_round_a_run_resumes_to_the_same_bits(tmp_path, whole,
     assert finish(tmp_path / "run", simulation()) == whole
 
 
+@pytest.mark.parametrize("store", ["memory", "disk"])
+def test_with_private_parameters_too(tmp_path, store):
+    """FA+RM: the hash covers theta_i of every client as well."""
+
+    def thetas(path):
+        kept = PrivateStore(path / "private", in_memory=True)
+        return [params_sha256(kept.get(client, ROUNDS + 1)) for client in range(10)]
+
+    changes = {"method": "FA+RM", "rm_store": store, "rm_weight": 1e-2}
+    whole = finish(tmp_path / "whole", simulation(**changes))
+    other = finish(tmp_path / "other", simulation(**{**changes, "rm_store": "memory" if store == "disk" else "disk"}))
+    assert other == whole  # where theta_i lives changes nothing
+    for k, save in ((1, True), (4, False), (7, True), (11, False)):
+        path = tmp_path / f"{k}"
+        stop_after(path, simulation(**changes), k, save)
+        assert finish(path, simulation(**changes)) == whole
+        assert thetas(path) == thetas(tmp_path / "whole") == thetas(tmp_path / "other")
+    assert whole != finish(tmp_path / "fresh", simulation(**changes, rm_memory="fresh"))
+
+
 def test_resuming_a_finished_run_changes_nothing(tmp_path, whole):
     assert finish(tmp_path / "run", simulation()) == whole
     assert finish(tmp_path / "run", simulation()) == whole
@@ -66,16 +90,15 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path, whole):
 
 def test_sparse_checkpoints_resume_to_the_same_bits(tmp_path, whole):
     sim = simulation(checkpoint_every=5)
-    folder = RunFolder.create(tmp_path / "run", sim.settings)
-    state = start(sim.federation, sim.params)
-    folder.save(state)
-    for state, log in run(sim.federation, state):  # noqa: B020
-        folder.append(log)
-        if state.round == 5:
-            folder.save(state)
-        if state.round == 8:
-            break
-    folder.close()
+    with RunFolder.create(tmp_path / "run", sim.settings) as folder:
+        state = start(sim.federation, sim.params)
+        folder.save(state)
+        for state, log in run(sim.federation, state):  # noqa: B020
+            folder.append(log)
+            if state.round == 5:
+                folder.save(state)
+            if state.round == 8:
+                break
     assert finish(tmp_path / "run", sim) == whole
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedaccord.client.objective import Objective
+from fedaccord.client.objective import Objective, load_params
 from fedaccord.records import ClientData, ClientUpdate, Order, Params, Prepare
 from fedaccord.seeds import generator, global_seed
 
@@ -12,29 +12,41 @@ REPORT_EXAMPLES = 64
 
 
 def train(
-    model: nn.Module, objective: Objective, data: ClientData, prepare: Prepare, order: Order, client: int, seed: int
-) -> ClientUpdate:
-    """One client's round. `model` is a workspace: its parameters are overwritten."""
+    model: nn.Module,
+    objective: Objective,
+    data: ClientData,
+    prepare: Prepare,
+    order: Order,
+    client: int,
+    seed: int,
+    private: Params | None = None,
+) -> tuple[ClientUpdate, Params | None]:
+    """One client's round: what it sends, and what it keeps to itself (theta_i; None if there is nothing to keep).
+
+    `model` is a workspace: its parameters are overwritten.
+    """
     hyper = order.hyper
-    load_params(model, order.params)  #                                                          7
+    load_params(model, order.params)  #                                                                        7
     received_loss = None
     if order.report_loss:
         received_loss = loss_of_received(model, data, prepare, generator(seed, "report", order.round, client))
     model.train()
-    loss_of = objective.begin(model, order.params, hyper)
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    loss_of = objective.begin(model, order, client, seed, private)
+    weights = [*(weight for weight in model.parameters() if weight.requires_grad), *loss_of.weights]
     velocity: list[Tensor] = []
     total = torch.zeros((), device=data.targets.device)
     augment = generator(seed, "augment", order.round, client)
     batches = minibatches(len(data), hyper.batch_size, hyper.steps, generator(seed, "batches", order.round, client))
     with global_seed(seed, "dropout", order.round, client):
-        for index in batches:  #                                                                 8
-            inputs, targets = prepare(data.inputs[index], augment), data.targets[index]  #        9
+        for index in batches:  #                                                                               8
+            inputs, targets = prepare(data.inputs[index], augment), data.targets[index]  #                     9
             loss = loss_of(inputs, targets)
-            descend(weights, torch.autograd.grad(loss, weights), hyper.lr, hyper.momentum, velocity)  # 10
+            gradients = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
+            descend(weights, gradients, hyper.lr, hyper.momentum, velocity)  #                                10
             total += loss.detach()
     params = {name: value.clone() for name, value in model.state_dict().items()}
-    return ClientUpdate(client, params, len(data), float(total) / hyper.steps, received_loss)
+    update = ClientUpdate(client, params, len(data), float(total) / hyper.steps, received_loss)
+    return update, loss_of.keep()  #                                                                          12
 
 
 @torch.inference_mode()
@@ -70,10 +82,3 @@ def minibatches(examples: int, batch_size: int, steps: int, generator: torch.Gen
     passes = -(-steps * batch // examples)
     stream = torch.cat([torch.randperm(examples, generator=generator) for _ in range(passes)])
     return stream[: steps * batch].view(steps, batch)
-
-
-@torch.no_grad()
-def load_params(model: nn.Module, params: Params) -> None:
-    """Copy the values in; the model's tensors stay where they are."""
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        tensor.copy_(params[name])

@@ -23,10 +23,10 @@ def load_npz(path: Path) -> DataSet:
     of the examples (the same one every time) is kept as test set.
     """
     try:
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise DataError(f"{path}: holds one array without a name, expected an .npz file with x and y")
-        with file:
+        with open(path, "rb") as stream:  # for numpy.load leaves a damaged file open
+            file = np.load(stream, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise DataError(f"{path}: holds one array without a name, expected an .npz file with x and y")
             arrays = {key.lower(): file[key] for key in file.files}
     except UNREADABLE as error:
         raise DataError(f"{path}: not a readable .npz file without pickled objects: {error}") from error
@@ -64,9 +64,9 @@ def load_folder(path: Path, size: int = 0) -> DataSet:
         test_files, test_classes = pictures_in(path / "test")
         if test_classes != classes:
             raise DataError(f"{path}: train/ has classes {', '.join(classes)} and test/ {', '.join(test_classes)}")
-        train, test = (decode(files, size) for files in (train_files, test_files))
-        label = str(path)
-        return DataSet(examples(*train, len(classes), label), examples(*test, len(classes), label), classes)
+        everything = examples(*decode(train_files + test_files, size), len(classes), str(path))  # of one size and mode
+        cut = len(train_files)
+        return DataSet(everything[:cut], everything[cut:], classes)
     files, classes = pictures_in(path)
     x, y = decode(files, size)
     return with_test_part(x, y, classes, None, str(path))

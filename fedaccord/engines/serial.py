@@ -3,10 +3,12 @@
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import nn
 
 from fedaccord.client.objective import Objective
+from fedaccord.client.store import PrivateStore, fits_in_memory
 from fedaccord.client.training import train
 from fedaccord.records import ClientData, ClientUpdate, Order, Prepare
 
@@ -20,6 +22,7 @@ class Site:
     clients: Sequence[ClientData]
     prepare: Prepare
     seed: int
+    store: str = "auto"  # where theta_i lives: memory, disk, or auto: on disk if it would not fit
 
 
 class SerialEngine:
@@ -28,13 +31,31 @@ class SerialEngine:
     def __init__(self, site: Site):
         self.site = site
         self.workspace = copy.deepcopy(site.model)
+        self.store = PrivateStore(None, in_memory=True)
+
+    def open(self, folder: Path | None) -> None:
+        fits = fits_in_memory(len(self.site.clients), self.site.objective.private_bytes())
+        self.store = PrivateStore(folder, self.site.store == "memory" or (self.site.store == "auto" and fits))
 
     def train(self, order: Order) -> Iterator[ClientUpdate]:
         site = self.site
         for client in order.cohort:
             data = site.clients[client]
-            if len(data):  # a client without data never trains
-                yield train(self.workspace, site.objective, data, site.prepare, order, client, site.seed)
+            if len(data) == 0:
+                continue  # a client without data never trains
+            private = self.store.get(client, order.round)
+            update, private = train(
+                self.workspace, site.objective, data, site.prepare, order, client, site.seed, private
+            )
+            if private is not None:
+                self.store.put(client, order.round, private)
+            yield update
+
+    def save(self) -> None:
+        self.store.save()
+
+    def prune(self, committed: int) -> None:
+        self.store.prune(committed)
 
     def close(self) -> None:
-        pass
+        self.store.close()

@@ -16,10 +16,10 @@ SHADES = (236, 238, 24, 25, 31, 37, 43, 49)
 def print_table(counts: np.ndarray, classes: tuple[str, ...], title: str) -> None:
     """Counts by client (rows) and class (columns), shaded by size."""
     most = max(1, int(counts.max()))
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
+    table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 1))
     table.add_column("client", justify="right")
     for name in classes:
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
     table.add_column("all", justify="right", style="bold")
     for client, row in enumerate(counts[:SHOWN].tolist()):
         table.add_row(str(client), *(cell(value, most) for value in row), f"{sum(row):,}")

@@ -1,0 +1,204 @@
+"""Watches a model run: its layers of interest, in the order in which they run, and what lies between them.
+
+Layers of interest are the input (for token ids: the embedding), every point-wise non-linearity and the top layer. They
+are seen as function calls, so it does not matter whether the model says nn.ReLU(), F.relu(x) or x.relu(), or where.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from fedaccord.errors import MatchingError
+
+POINTWISE = frozenset(
+    (
+        *("relu", "relu6", "leaky_relu", "rrelu", "prelu", "elu", "selu", "celu", "gelu", "silu", "mish", "threshold"),
+        *("tanh", "sigmoid", "log_sigmoid", "softplus", "softsign", "hardtanh", "hardsigmoid", "hardswish"),
+        *("hardshrink", "softshrink", "tanhshrink"),
+    )
+)
+MAX_POOLINGS = frozenset(f"{kind}max_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3))
+MEAN_POOLINGS = frozenset(f"{kind}avg_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3)) | {"mean"}
+CONVOLUTIONS = frozenset(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))
+INPUT, TOP = "input", "top"
+
+
+@dataclass(frozen=True)
+class Activation:
+    """a_j: a layer of interest. Its name is input, top, function#count, or that of a module named by hand."""
+
+    name: str
+    value: Tensor
+    finish: Callable[[Tensor], Tensor] | None = None  # the point-wise function that made it
+    tokens: bool = False  # whether it is (batch, tokens, features)
+    inside: str = ""  # the module that was running, where that was followed
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """A pooling between two layers of interest. A mean has no positions."""
+
+    before: torch.Size
+    after: torch.Size
+    positions: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A layer with weights between two layers of interest."""
+
+    kind: str  # conv, linear or embedding
+    kernel: tuple[int, ...] = ()
+    tokens: bool = False  # whether it worked on each token by itself
+
+
+Event = Activation | Pooling | Weighted
+
+
+class Recorder(TorchFunctionMode):
+    """While this is entered every torch call is looked at, and what matters for matching is kept, in order."""
+
+    def __init__(self, positions: bool):
+        super().__init__()
+        self.positions = positions
+        self.events: list[Event] = []
+        self.counts: Counter[str] = Counter()
+        self.tokens = False
+        self.path: list[str] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func.__name__.strip("_")
+        if name in MAX_POOLINGS and self.positions:
+            return self.max_pooling(name, args, kwargs)
+        result = func(*args, **kwargs)
+        if name in POINTWISE:
+            self.counts[name] += 1
+            finish = partial(call_again, func, args[1:], kwargs)
+            inside = self.path[-1] if self.path else ""
+            tokens = self.tokens and result.dim() == 3
+            self.events.append(Activation(f"{name}#{self.counts[name]}", result, finish, tokens, inside))
+        elif name in CONVOLUTIONS:
+            weight = args[1] if len(args) > 1 else kwargs["weight"]
+            self.tokens = False
+            self.events.append(Weighted("conv", tuple(weight.shape[2:])))
+        elif name in ("linear", "embedding"):
+            self.tokens = result.dim() == 3
+            self.events.append(Weighted(name, tokens=self.tokens))
+            if name == "embedding" and not self.counts[INPUT]:
+                self.counts[INPUT] += 1
+                # token ids cannot be rebuilt, their embedding can
+                self.events.append(Activation(INPUT, result, tokens=self.tokens))
+        elif name in MEAN_POOLINGS:
+            given = args[0]
+            if given.dim() >= 3 and result.dim() in (2, given.dim()):
+                ones = (1,) * (given.dim() - result.dim())
+                self.events.append(Pooling(given.shape, torch.Size((*result.shape, *ones))))
+        return result
+
+    def max_pooling(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value, positions = getattr(functional, name)(*args, **{**kwargs, "return_indices": True})
+        self.events.append(Pooling(args[0].shape, value.shape, positions))
+        return (value, positions) if kwargs.get("return_indices") else value
+
+
+def call_again(func: Callable[..., Any], rest: tuple[Any, ...], kwargs: dict[str, Any], value: Tensor) -> Tensor:
+    """The same point-wise function on another tensor."""
+    result: Tensor = func(value, *rest, **kwargs)
+    return result
+
+
+def record(
+    model: nn.Module,
+    inputs: Tensor,
+    layers: Sequence[str] | None = None,
+    positions: bool = True,
+    follow: bool = False,
+) -> tuple[Tensor, list[Event]]:
+    """Run the model; its output, and the events from the first layer of interest to the last.
+
+    `layers` chooses the layers of interest by name. `positions` keeps those of max-poolings. `follow` notes in which
+    module each point-wise function runs.
+    """
+    recorder = Recorder(positions)
+    if inputs.is_floating_point():
+        recorder.events.append(Activation(INPUT, inputs))
+        recorder.counts[INPUT] += 1
+    with ExitStack() as stack:
+        modules = dict(model.named_modules())
+        for name in modules if follow else ():
+            stack.callback(modules[name].register_forward_pre_hook(partial(enter, recorder, name)).remove)
+        for name in layers or ():
+            if name in modules:
+                stack.callback(modules[name].register_forward_hook(partial(keep_output, recorder, name)).remove)
+        for name in modules if follow else ():
+            stack.callback(modules[name].register_forward_hook(partial(leave, recorder)).remove)
+        stack.enter_context(recorder)
+        output = model(inputs)
+    events = recorder.events
+    if not (events and isinstance(events[-1], Activation) and events[-1].value is output):
+        events.append(Activation(TOP, output))
+    elif layers is None or events[-1].name not in layers:
+        events[-1] = replace(events[-1], name=TOP)
+    if layers is not None:
+        events = [event for event in events if not isinstance(event, Activation) or event.name in layers]
+    return output, trimmed(events)
+
+
+def trimmed(events: list[Event]) -> list[Event]:
+    """Without what comes before the first layer of interest or after the last."""
+    at = [number for number, event in enumerate(events) if isinstance(event, Activation)]
+    return events[at[0] : at[-1] + 1] if at else []
+
+
+def enter(recorder: Recorder, name: str, module: nn.Module, inputs: Any) -> None:
+    recorder.path.append(name)
+
+
+def leave(recorder: Recorder, module: nn.Module, inputs: Any, output: Any) -> None:
+    recorder.path.pop()
+
+
+def keep_output(recorder: Recorder, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+    """A module that was named by hand; if a point-wise function made its output, that function comes along."""
+    if not isinstance(output, Tensor):
+        raise MatchingError(f"layer '{name}' gives a {type(output).__name__}, not a tensor: name another layer")
+    last = recorder.events[-1] if recorder.events else None
+    finish = last.finish if isinstance(last, Activation) and last.value is output else None
+    recorder.events.append(Activation(name, output, finish, recorder.tokens and output.dim() == 3))
+
+
+@torch.no_grad()
+def observe(model: nn.Module, inputs: Tensor, layers: Sequence[str] | None = None) -> list[Event]:
+    """A trial run in eval mode that leaves the model as it was; a MatchingError if there is nothing to match."""
+    was_training = model.training
+    try:
+        _, seen = record(model.eval(), inputs, follow=True)
+        _, events = record(model, inputs, layers, follow=True)
+    finally:
+        model.train(was_training)
+    names = [event.name for event in seen if isinstance(event, Activation)]
+    modules = [name for name, _ in model.named_modules() if name]
+    for name in layers or ():
+        if name not in names and name not in modules:
+            raise MatchingError(
+                f"there is no layer '{name}'; seen: {', '.join(names)}; modules may be named too: {', '.join(modules)}"
+            )
+    found = [event for event in events if isinstance(event, Activation)]
+    if len(found) < 2 or (layers is None and len(found) < 3):
+        raise MatchingError(
+            "representation matching needs an input, a non-linearity and a top layer; "
+            f"seen: {', '.join(names) or 'none'}. Name layers by hand (rm_layers), "
+            f"such as: input, {', '.join(modules[:8])}, top"
+        )
+    return events

@@ -1,0 +1,183 @@
+"""The matching layers f_j, built for whatever model there is, and Eq. 1."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate, mse_loss
+
+from fedaccord.client.activations import INPUT, Activation, Event, Pooling, Weighted, observe
+from fedaccord.errors import MatchingError
+
+LARGEST_LINEAR = 2**26
+"""Weights of a dense f_j beyond which the upper layer is first averaged over its positions."""
+
+CONVOLUTIONS: dict[int, Callable[..., nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+
+
+class MatchingLayer(nn.Module):
+    """One f_j: rebuilds the layer of interest below, a_j, from the one above it, a_{j+1}.
+
+    It goes back through what lies between them. Poolings that came after the weights are undone; one convolution or one
+    linear layer stands for the weights; poolings that came before them are undone. Four forms:
+
+    each    a Linear on the last axis: flat -> flat, or token by token
+    conv    a convolution with the kernel of the layer it reverses, same padding
+    spread  a Linear whose output is repeated for every token: a vector -> a sequence
+    fold    a Linear whose output is folded into (channels, positions): a vector -> a picture
+    """
+
+    def __init__(self, below: Activation, between: Sequence[Event], above: Activation, kernel: int = 0):
+        super().__init__()
+        target, source = below.value.shape[1:], above.value.shape[1:]
+        weighted = [event for event in between if isinstance(event, Weighted)]
+        poolings = [event for event in between if isinstance(event, Pooling)]
+        tokens = below.tokens or (below.name == INPUT and len(target) == 2 and bool(weighted) and weighted[0].tokens)
+        self.form = form_of(source, target, tokens, any(event.kind == "conv" for event in weighted))
+        self.early = 0  # how many of the poolings are undone after the weights, because they came before them
+        self.layer: nn.Module
+        if self.form == "each":
+            self.layer = nn.Linear(source[-1], target[-1])
+        elif self.form == "conv":
+            self.early = early_poolings(between)
+            sizes = kernel_of(weighted, kernel, len(target) - 1)
+            padding = tuple(size // 2 for size in sizes)
+            self.layer = CONVOLUTIONS[len(target) - 1](source[0], target[0], sizes, padding=padding)
+        else:
+            self.average = len(source) > 1 and math.prod(source) * math.prod(target) > LARGEST_LINEAR
+            self.axis = 1 if above.tokens else -1  # what an average is over: the tokens, or all positions
+            width = source[-1 if above.tokens else 0] if self.average else math.prod(source)
+            self.folded = tuple(target)
+            if self.form == "spread":
+                self.folded = tuple(target[-1:])
+            elif poolings and len(poolings[-1].after) == len(target) + 1:
+                self.folded, self.early = tuple(poolings[-1].after[1:]), len(poolings)
+            self.layer = nn.Linear(width, math.prod(self.folded))
+
+    def forward(self, above: Tensor, poolings: Sequence[Pooling], like: Tensor) -> Tensor:
+        """`poolings`: those between the two layers in this very run of the trainable model. `like`: what to rebuild."""
+        if self.form == "each":
+            rebuilt: Tensor = self.layer(above)
+            return rebuilt
+        if self.form == "conv":
+            for pooling in reversed(poolings[self.early :]):
+                above = undo(pooling, above)
+            x = self.layer(above)
+        else:
+            if self.average:
+                above = above.mean(dim=1) if self.axis == 1 else above.flatten(2).mean(dim=2)
+            x = self.layer(above.flatten(1))
+            if self.form == "spread":
+                return x[:, None].expand(like.shape)
+            x = x.view(len(x), *self.folded)
+        for pooling in reversed(poolings[: self.early]):
+            x = undo(pooling, x)
+        return x if x.shape == like.shape else interpolate(x, like.shape[2:])
+
+
+def form_of(source: torch.Size, target: torch.Size, tokens: bool, conv: bool) -> str:
+    if len(source) == len(target) and (len(target) == 1 or (tokens and source[:-1] == target[:-1])):
+        return "each"
+    if tokens:
+        return "spread"
+    if len(source) == len(target) and len(target) - 1 in CONVOLUTIONS:
+        return "conv"
+    return "fold"
+
+
+def early_poolings(between: Sequence[Event]) -> int:
+    """The number of poolings before the first convolution: conv -> ReLU -> pool blocks have them there."""
+    for number, event in enumerate(between):
+        if isinstance(event, Weighted) and event.kind == "conv":
+            return sum(isinstance(earlier, Pooling) for earlier in between[:number])
+    return 0
+
+
+def kernel_of(weighted: Sequence[Weighted], wanted: int, dimensions: int) -> tuple[int, ...]:
+    """The kernel of the first convolution that is reversed, unless another was asked for.
+
+    An even one is made odd: only those leave the size as it is without padding one side more than the other.
+    """
+    found = (event.kernel for event in weighted if len(event.kernel) == dimensions)
+    kernel = (wanted,) * dimensions if wanted else next(found, (1,) * dimensions)
+    return tuple(size | 1 for size in kernel)
+
+
+def undo(pooling: Pooling, x: Tensor) -> Tensor:
+    """Unpool: each value goes to the position it was taken from, zeros elsewhere.
+
+    Where there are no positions (a mean) or they are of another form (a branch), the values are spread by resizing.
+    """
+    size = pooling.before[2:]
+    if pooling.positions is None or pooling.positions.shape != x.shape:
+        return x if x.shape[2:] == size or x.dim() != len(pooling.before) else interpolate(x, size)
+    empty = x.new_zeros(*x.shape[:2], math.prod(size))
+    return empty.scatter(2, pooling.positions.flatten(2), x.flatten(2)).view(*x.shape[:2], *size)
+
+
+class Matching(nn.Module):
+    """theta_i: the matching layers of one model, f_1 ... f_{M-1}."""
+
+    def __init__(self, model: nn.Module, inputs: Tensor, layers: Sequence[str] | None = None, kernel: int = 0):
+        """Built from a trial run on `inputs`, at least one example as the model sees it."""
+        super().__init__()
+        self.layers = None if layers is None else tuple(layers)
+        steps = pairs(observe(model, inputs, layers))
+        self.names = [below.name for below, _, _ in steps] + [steps[-1][2].name]
+        self.f = nn.ModuleList(MatchingLayer(below, between, above, kernel) for below, between, above in steps)
+        self.to(steps[0][0].value)  # the device and the type of the model's activations
+
+    def reset_parameters(self) -> None:
+        """theta_1: torch's own initialisation, from the global generator."""
+        for layer in self.f:
+            layer.layer.reset_parameters()  # type: ignore[operator, union-attr]
+
+    def loss(self, trained: Sequence[Event], frozen: Sequence[Event]) -> Tensor:
+        """Eq. 1: L_M = sum_{j=1}^{M-1} || f_j(a_{j+1}(x; w_i); theta_j) - a_j(x; w) ||_2^2, mean over the batch.
+
+        `trained` are the events of the trainable model (with pooling positions), `frozen` those of the received one. If
+        the frozen model saw only the first part of the batch, only that part is matched.
+        """
+        targets = [event for event in frozen if isinstance(event, Activation)]
+        names = [event.name for event in trained if isinstance(event, Activation)]
+        if names != self.names or len(targets) != len(names):
+            raise MatchingError(
+                "the model ran other layers than when its matching layers were built: "
+                "name layers that run every time (rm_layers)"
+            )
+        total = None
+        for layer, target, (below, between, above) in zip(self.f, targets, pairs(trained), strict=False):
+            count = len(target.value)
+            poolings = [cut(event, count) for event in between if isinstance(event, Pooling)]
+            rebuilt = layer(above.value[:count], poolings, target.value)
+            if below.finish is not None:
+                rebuilt = below.finish(rebuilt)
+            # PAPER (Eq. 1): squared norm; the prose says "mean squared". HERE: sum over features, mean over the batch.
+            # WHY: Eq. 1 is per point; the weight that the paper leaves out is rm_weight.
+            term = mse_loss(rebuilt, target.value, reduction="sum") / count
+            total = term if total is None else total + term
+        assert total is not None  # there are at least two layers of interest
+        return total
+
+
+def pairs(events: Sequence[Event]) -> list[tuple[Activation, list[Event], Activation]]:
+    """(a_j, what lies between, a_{j+1}) for each pair of consecutive layers of interest."""
+    found: list[tuple[Activation, list[Event], Activation]] = []
+    below: Activation | None = None
+    between: list[Event] = []
+    for event in events:
+        if not isinstance(event, Activation):
+            between.append(event)
+            continue
+        if below is not None:
+            found.append((below, between, event))
+        below, between = event, []
+    return found
+
+
+def cut(pooling: Pooling, count: int) -> Pooling:
+    """The pooling of the first `count` examples."""
+    if pooling.positions is None or len(pooling.positions) == count:
+        return pooling
+    return Pooling(pooling.before, pooling.after, pooling.positions[:count])

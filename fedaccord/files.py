@@ -1,0 +1,27 @@
+"""Files that are whole or absent, whatever happens to the machine."""
+
+import os
+from pathlib import Path
+
+
+def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """A temporary file beside it, flushed to disk, renamed, the folder flushed. Raises OSError and leaves no rest."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def flush_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,125 @@
+"""What is seen of a model while it runs, however it is written."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedaccord.client.activations import Activation, Pooling, Weighted, observe, record
+from fedaccord.errors import MatchingError
+
+
+def names(events):
+    return [event.name for event in events if isinstance(event, Activation)]
+
+
+class Functional(nn.Module):
+    """The same network in three ways of writing it."""
+
+    def __init__(self, style):
+        super().__init__()
+        self.conv, self.head, self.style = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(4 * 16, 3), style
+
+    def forward(self, x):
+        x = self.conv(x)
+        if self.style == "functional":
+            x = F.relu(F.max_pool2d(x, 2))
+        elif self.style == "method":
+            x = torch.max_pool2d(x, 2).relu()
+        else:
+            x = torch.relu_(F.max_pool2d(x, (2, 2), stride=2))
+        return self.head(x.flatten(1))
+
+
+@pytest.mark.parametrize("style", ["functional", "method", "in place"])
+def test_it_does_not_matter_how_a_non_linearity_is_written(style):
+    model, x = Functional(style), torch.randn(2, 1, 8, 8)
+    output, events = record(model, x)
+    assert torch.equal(output, model(x))
+    assert names(events) == ["input", "relu#1", "top"]
+    kinds = [type(event) for event in events]
+    assert kinds == [Activation, Weighted, Pooling, Activation, Weighted, Activation]
+    pooled, positions = F.max_pool2d(model.conv(x), 2, return_indices=True)
+    assert torch.equal(events[2].positions, positions)
+    assert torch.equal(events[3].value, pooled.relu())
+    assert events[1].kernel == (3, 3)
+
+
+POINTWISE_MODULES = [
+    nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU6(), nn.LeakyReLU(0.2), nn.PReLU(), nn.ELU(), nn.SELU(), nn.CELU(),
+    nn.GELU(), nn.SiLU(), nn.Mish(), nn.Tanh(), nn.Sigmoid(), nn.LogSigmoid(),
+    nn.Softplus(), nn.Softsign(), nn.Hardtanh(),
+    nn.Hardsigmoid(), nn.Hardswish(), nn.Hardshrink(), nn.Softshrink(), nn.Tanhshrink(), nn.Threshold(0.1, 20.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", POINTWISE_MODULES, ids=lambda module: type(module).__name__)
+def test_every_point_wise_non_linearity_is_found_and_can_be_applied_again(module):
+    model = nn.Sequential(nn.Linear(3, 5), module, nn.Linear(5, 2))
+    x = torch.randn(4, 3)
+    _, events = record(model, x)
+    found = [event for event in events if isinstance(event, Activation)]
+    assert len(found) == 3
+    z = torch.randn(4, 5)
+    assert torch.equal(found[1].finish(z.clone()), module(z.clone()))
+
+
+def test_shared_and_nested_modules_count_each_time_they_run():
+    act = nn.ReLU()
+    model = nn.Sequential(nn.Linear(3, 3), act, nn.Sequential(nn.Linear(3, 3), act), nn.Linear(3, 2))
+    _, events = record(model, torch.randn(2, 3), follow=True)
+    assert names(events) == ["input", "relu#1", "relu#2", "top"]
+    # the second run of the shared module is inside the nested block
+    assert [event.inside for event in events if isinstance(event, Activation)] == ["", "1", "1", ""]
+
+
+def test_a_model_that_ends_in_a_non_linearity_has_it_as_top():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2), nn.Sigmoid())
+    assert names(record(model, torch.randn(2, 3))[1]) == ["input", "relu#1", "top"]
+
+
+def test_token_ids_start_at_the_embedding():
+    model = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 2))
+    tokens = torch.randint(0, 7, (2, 5))
+    _, events = record(model, tokens)
+    assert names(events) == ["input", "gelu#1", "top"]
+    assert torch.equal(events[0].value, model[0](tokens))
+    assert events[0].tokens
+
+
+def test_a_transformer_in_eval_mode_does_not_hide_its_layers_in_a_fused_kernel():
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False
+    ).eval()
+    with torch.no_grad():
+        assert names(record(encoder, torch.randn(2, 3, 8))[1]) == ["input", "relu#1", "relu#2", "top"]
+
+
+def test_layers_are_chosen_by_hand_by_any_name():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    x = torch.randn(2, 3)
+    events = observe(model, x, ["input", "relu#2", "top"])
+    assert names(events) == ["input", "relu#2", "top"]
+    assert sum(isinstance(event, Weighted) for event in events) == 3
+    by_module = [event for event in observe(model, x, ["0", "3", "top"]) if isinstance(event, Activation)]
+    assert [event.name for event in by_module] == ["0", "3", "top"]
+    assert by_module[0].finish is None  # a linear layer's output
+    assert by_module[1].finish is not None  # a ReLU's
+    assert torch.equal(by_module[1].value, model[:4](x))
+
+
+def test_what_cannot_be_found_is_an_error_that_lists_what_was_seen():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(MatchingError, match=r"no layer 'relu#7'; seen: input, relu#1, top; .* 0, 1, 2"):
+        observe(model, torch.randn(2, 3), ["relu#7", "top"])
+    with pytest.raises(MatchingError, match=r"seen: input, top\. Name layers by hand"):
+        observe(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), torch.randn(2, 3))
+
+
+def test_observing_changes_nothing():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(), nn.Linear(4, 2)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    observe(model, torch.randn(4, 3))
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())

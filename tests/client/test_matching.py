@@ -1,0 +1,281 @@
+"""Eq. 1 against an independent NumPy computation, finite differences, and models of every kind."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedaccord.client.activations import Pooling, record
+from fedaccord.client.matching import Matching, undo
+from fedaccord.client.objective import PlainLoss, RepresentationMatching, WeightDivergence
+from fedaccord.errors import MatchingError
+from fedaccord.records import Hyper, Order
+
+
+def paper_example():
+    """One convolution and two dense layers, as in the paper's illustration: 1x6x6 -> 2x3x3 -> 5 -> 3."""
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(18, 5),
+        nn.ReLU(),
+        nn.Linear(5, 3),
+    )
+
+
+def randomise(module, seed):
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.5)
+    return module
+
+
+def conv_by_hand(x, weight, bias):
+    """(batch, in, h, w), zero padding to the same size: four loops and a sum."""
+    k = weight.shape[2] // 2
+    padded = np.pad(x, ((0, 0), (0, 0), (k, k), (k, k)))
+    out = np.zeros((len(x), len(weight), *x.shape[2:]))
+    for n, o, i, j in np.ndindex(out.shape):
+        out[n, o, i, j] = (padded[n, :, i : i + 2 * k + 1, j : j + 2 * k + 1] * weight[o]).sum() + bias[o]
+    return out
+
+
+def forward_by_hand(x, w):
+    """The activations a_1 ... a_4 and the (row, column) that each pooled value came from."""
+    full = conv_by_hand(x, w["0.weight"], w["0.bias"])
+    pooled, where = np.zeros((len(x), 2, 3, 3)), {}
+    for n, c, i, j in np.ndindex(pooled.shape):
+        window = full[n, c, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2]
+        row, column = divmod(int(window.argmax()), 2)
+        where[n, c, i, j] = (2 * i + row, 2 * j + column)
+        pooled[n, c, i, j] = window[row, column]
+    a2 = np.maximum(pooled, 0)
+    a3 = np.maximum(a2.reshape(len(x), -1) @ w["4.weight"].T + w["4.bias"], 0)
+    return [x, a2, a3, a3 @ w["6.weight"].T + w["6.bias"]], where
+
+
+def eq_1_by_hand(x, w_i, w, theta):
+    trained, where = forward_by_hand(x, w_i)
+    frozen, _ = forward_by_hand(x, w)
+    unpooled = np.zeros((len(x), 2, 6, 6))
+    for (n, c, i, j), (row, column) in where.items():
+        unpooled[n, c, row, column] = trained[1][n, c, i, j]
+    rebuilt_input = conv_by_hand(unpooled, theta["f.0.layer.weight"], theta["f.0.layer.bias"])
+    rebuilt_conv = np.maximum(trained[2] @ theta["f.1.layer.weight"].T + theta["f.1.layer.bias"], 0).reshape(
+        -1, 2, 3, 3
+    )
+    rebuilt_dense = np.maximum(trained[3] @ theta["f.2.layer.weight"].T + theta["f.2.layer.bias"], 0)
+    pairs = zip((rebuilt_input, rebuilt_conv, rebuilt_dense), frozen, strict=False)
+    return sum(((rebuilt - target) ** 2).sum() for rebuilt, target in pairs) / len(x)
+
+
+def as_numpy(module):
+    return {name: value.numpy() for name, value in module.state_dict().items()}
+
+
+def test_eq_1_against_numpy():
+    trained, frozen = randomise(paper_example(), 1).double(), randomise(paper_example(), 2).double()
+    x = torch.randn(5, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    matching = randomise(Matching(frozen, x), 4).double()
+    with torch.no_grad():
+        loss = matching.loss(record(trained, x)[1], record(frozen, x, positions=False)[1])
+    assert float(loss) == pytest.approx(eq_1_by_hand(x.numpy(), *map(as_numpy, (trained, frozen, matching))), rel=1e-12)
+
+
+def test_a_sub_batch_is_eq_1_of_its_first_examples():
+    trained, frozen = randomise(paper_example(), 1).double(), randomise(paper_example(), 2).double()
+    x = torch.randn(5, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    matching = randomise(Matching(frozen, x), 4).double()
+    with torch.no_grad():
+        loss = matching.loss(record(trained, x)[1], record(frozen, x[:2], positions=False)[1])
+    expected = eq_1_by_hand(x[:2].numpy(), *map(as_numpy, (trained, frozen, matching)))
+    assert float(loss) == pytest.approx(expected, rel=1e-12)
+
+
+def objective_and_order(model, x, **hyper):
+    objective = RepresentationMatching(model, x)
+    order = Order(1, (0,), {k: v.clone() for k, v in model.state_dict().items()}, Hyper(lr=0.1, steps=1, **hyper))
+    return objective, order
+
+
+def test_gradients_against_finite_differences_in_float64():
+    """Of the whole of Eq. 2, in every weight of the trainable model and of theta."""
+    model = randomise(paper_example(), 1).double()
+    x = torch.randn(3, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    y = torch.tensor([0, 1, 2])
+    objective, order = objective_and_order(model, x, rm_weight=0.01, entropy_min=1.0, entropy_weight=1.0)
+    loss_of = objective.begin(model, order, client=0, seed=0, private=None)
+    randomise(model, 5)  # away from the received weights
+    weights = [*model.parameters(), *loss_of.weights]
+    gradients = torch.autograd.grad(loss_of(x, y), weights)
+    step = 1e-6
+    for weight, gradient in zip(weights, gradients, strict=True):
+        flat = weight.detach().view(-1)
+        for position in range(0, len(flat), max(1, len(flat) // 5)):
+            kept = float(flat[position])
+            sides = []
+            for value in (kept + step, kept - step):
+                flat[position] = value
+                sides.append(float(loss_of(x, y).detach()))
+            flat[position] = kept
+            assert float(gradient.view(-1)[position]) == pytest.approx(
+                (sides[0] - sides[1]) / (2 * step), rel=1e-4, abs=1e-7
+            )
+
+
+def test_the_frozen_copy_gets_no_gradient_stays_in_eval_mode_and_holds_what_was_received():
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    x, y = torch.randn(8, 4), torch.randint(0, 3, (8,))
+    objective, order = objective_and_order(model, x, rm_weight=0.1)
+    loss_of = objective.begin(model.train(), order, 0, 0, None)
+    loss_of(x, y).backward()
+    assert not objective.frozen.training
+    assert all(weight.grad is None and not weight.requires_grad for weight in objective.frozen.parameters())
+    assert all(torch.equal(value, order.params[name]) for name, value in objective.frozen.state_dict().items())
+    assert all(weight.grad is not None and weight.grad.any() for weight in loss_of.weights)
+
+
+def test_weight_zero_is_fa():
+    model = paper_example()
+    objective, order = objective_and_order(model, torch.randn(2, 1, 6, 6), rm_weight=0.0)
+    assert isinstance(objective.begin(model, order, 0, 0, None), PlainLoss)
+
+
+def test_theta_starts_differently_for_each_client_and_is_taken_up_again():
+    model = paper_example()
+    objective, order = objective_and_order(model, torch.randn(2, 1, 6, 6), rm_weight=0.1)
+    first = objective.begin(model, order, client=0, seed=0, private=None).keep()
+    other = objective.begin(model, order, client=1, seed=0, private=None).keep()
+    again = objective.begin(model, order, client=0, seed=0, private=None).keep()
+    kept = objective.begin(model, order, client=5, seed=0, private=first).keep()
+    assert all(torch.equal(first[name], again[name]) and torch.equal(first[name], kept[name]) for name in first)
+    assert not torch.equal(first["f.0.layer.weight"], other["f.0.layer.weight"])
+
+
+def test_weight_divergence_by_hand():
+    """||w_t - w_t^i||^2 with every weight moved by 0.5: count * 0.25, times the weight of the term."""
+    model = nn.Linear(3, 2)
+    order = Order(1, (0,), {k: v.clone() for k, v in model.state_dict().items()}, Hyper(0.1, 1, wd_weight=2.0))
+    x, y = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.5)
+    with_term = WeightDivergence().begin(model, order, 0, 0, None)(x, y)
+    without = PlainLoss(model, order.hyper)(x, y)
+    assert float((with_term - without).detach()) == pytest.approx(2.0 * 8 * 0.25, rel=1e-5)
+
+
+def test_unpooling_puts_every_value_where_it_came_from():
+    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    pooled, positions = nn.functional.max_pool2d(x, 2, return_indices=True)
+    back = undo(Pooling(x.shape, pooled.shape, positions), pooled)
+    kept = back != 0
+    assert torch.equal(back[kept], x[kept])
+    assert int(kept.sum()) == pooled.numel()
+    assert torch.equal(back, nn.functional.max_unpool2d(pooled, positions, 2))
+
+
+def test_poolings_are_undone_where_they_came_from_in_both_block_orders():
+    """conv -> pool -> ReLU unpools the upper layer; conv -> ReLU -> pool unpools what the convolution rebuilt."""
+    for layers, early in (
+        ([nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()], 0),
+        ([nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3, padding=1), nn.ReLU()], 1),
+    ):
+        model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 9, 2))
+        x = torch.randn(2, 1, 8, 8)
+        matching = Matching(model, x)
+        assert (matching.f[1].form, matching.f[1].early) == ("conv", early)
+        _, events = record(model, x)
+        between = [event for event in events if isinstance(event, Pooling)]
+        above = next(event.value for event in events if getattr(event, "name", "") == "relu#2")
+        below = next(event.value for event in events if getattr(event, "name", "") == "relu#1")
+        rebuilt = matching.f[1](above, between, below)
+        assert rebuilt.shape == below.shape
+        if early:  # only the positions that the pooling chose are filled
+            assert int((rebuilt != 0).sum()) <= below.numel() // 4
+
+
+def test_a_model_that_runs_other_layers_than_before_is_an_error():
+    class Moody(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.deep = nn.Linear(3, 3), nn.Linear(3, 3), False
+
+        def forward(self, x):
+            x = self.a(x).relu()
+            return self.b(x.relu() if self.deep else x)
+
+    model = Moody()
+    matching = Matching(model, torch.randn(2, 3))
+    model.deep = True
+    _, events = record(model, torch.randn(2, 3))
+    with pytest.raises(MatchingError, match="other layers"):
+        matching.loss(events, events)
+
+
+@st.composite
+def stacks(draw):
+    """Random stacks of convolutions, strides, poolings of both kinds and both orders, then dense layers."""
+    channels, size = draw(st.integers(1, 3)), draw(st.sampled_from([8, 11, 16]))
+    shape, layers = (channels, size, size), []
+    for _ in range(draw(st.integers(0, 3))):
+        out, kernel, stride = (
+            draw(st.integers(1, 6)),
+            draw(st.sampled_from([1, 2, 3, 5])),
+            draw(st.sampled_from([1, 1, 2])),
+        )
+        act = draw(st.sampled_from([nn.ReLU, nn.Tanh, nn.GELU]))()
+        pool = draw(st.sampled_from([None, None, nn.MaxPool2d(2), nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2)]))
+        body = [nn.Conv2d(channels, out, kernel, stride, padding=kernel // 2)]
+        if draw(st.booleans()):
+            body.append(nn.BatchNorm2d(out))
+        if size // stride < 4:
+            pool = None
+        order = [pool, act] if draw(st.booleans()) else [act, pool]
+        body += [layer for layer in order if layer is not None]
+        if pool is not None and draw(st.booleans()) and size // stride >= 8:
+            body.append(nn.MaxPool2d(2))  # two poolings in a row
+        layers += body
+        channels = out
+        size = nn.Sequential(*layers).eval()(torch.zeros(1, *shape)).shape[-1]
+    if draw(st.booleans()):
+        layers.append(nn.AdaptiveAvgPool2d(1))
+        size = 1
+    layers.append(nn.Flatten())
+    width = channels * size * size
+    for _ in range(draw(st.integers(1, 2))):
+        hidden = draw(st.integers(2, 9))
+        layers += [nn.Linear(width, hidden), nn.ReLU()]
+        width = hidden
+    return nn.Sequential(*layers, nn.Linear(width, 4)), shape
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(stacks(), st.sampled_from([0, 3]), st.sampled_from([0, 2]))
+def test_any_stack_builds_and_runs_backward(stack, kernel, batch):
+    model, shape = stack
+    x, y = torch.randn(3, *shape), torch.tensor([0, 1, 3])
+    objective = RepresentationMatching(model, x, kernel=kernel, batch=batch)
+    order = Order(1, (0,), {k: v.clone() for k, v in model.state_dict().items()}, Hyper(0.1, 1, rm_weight=1e-3))
+    loss_of = objective.begin(model.train(), order, 0, 0, None)
+    loss = loss_of(x, y)
+    gradients = torch.autograd.grad(loss, [*model.parameters(), *loss_of.weights], allow_unused=True)
+    assert math.isfinite(float(loss.detach()))
+    assert all(gradient is not None for gradient in gradients)
+
+
+def test_a_frozen_copy_costs_no_graph():
+    model = paper_example()
+    x = torch.randn(2, 1, 6, 6)
+    with torch.no_grad():
+        _, events = record(copy.deepcopy(model), x, positions=False)
+    assert all(not event.value.requires_grad for event in events if hasattr(event, "value"))
+    assert not any(isinstance(event, Pooling) and event.positions is not None for event in events)

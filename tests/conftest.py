@@ -1,0 +1,56 @@
+"""Every test runs as on a fresh machine without a network; the real data sets are an explicit exception."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import platformdirs
+import pytest
+import torch
+
+from fedaccord.data import sources
+from fedaccord.data.sources import Source
+
+# no deadline: a timing is never asserted; derandomized: a test that passed passes again
+hypothesis.settings.register_profile("fedaccord", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("fedaccord")
+
+torch.set_num_threads(1)  # on a busy machine two threads are slower than one
+
+# read before any test hides them
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+REAL_PLACES = [
+    *([Path(os.environ["FEDACCORD_DATA"])] if os.environ.get("FEDACCORD_DATA") else []),
+    SHARED,
+    Path(platformdirs.user_cache_dir("fedaccord")),
+]
+NOBODY = "http://127.0.0.1:9"  # the discard port: refused at once
+
+
+@pytest.fixture(autouse=True)
+def fresh_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """An empty cache of its own, no FEDACCORD_DATA, and a dead proxy, which subprocesses inherit too."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.delenv("FEDACCORD_DATA", raising=False)
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, NOBODY)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "127.0.0.1,localhost,::1")
+    monkeypatch.setenv("npm_config_offline", "true")
+    monkeypatch.setenv("npm_config_cache", str(tmp_path_factory.mktemp("npm")))
+
+
+@pytest.fixture
+def real_set(monkeypatch: pytest.MonkeyPatch) -> Callable[[Source], Path]:
+    """Call it with a set's source: it makes the set visible and returns its folder, or skips the test."""
+
+    def use(source: Source) -> Path:
+        for place in REAL_PLACES:
+            for folder in (place / source.name, place):
+                if all(sources.present(folder, name) for name in source.files):
+                    monkeypatch.setenv("FEDACCORD_DATA", str(place))
+                    return folder
+        pytest.skip(f"the real {source.name} is not on this machine (`fedaccord data fetch {source.name}` gets it)")
+
+    return use
