@@ -5,6 +5,8 @@ fedaccord run examples/zoo.py:resnet --method FA+RM
 fedaccord run examples/zoo.py:transformer --method FA+RM
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,12 +23,12 @@ SETTINGS = {"validation_per_class": 10, "batch_size": 32, "rounds": 60, "test_ev
 class Block(nn.Module):
     """A residual block with a stride; its non-linearities are plain function calls."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int):
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]):
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outputs)
+        self.norm1 = norm(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs)
+        self.norm2 = norm(outputs)
         self.shortcut = nn.Conv2d(inputs, outputs, 1, stride) if stride != 1 or inputs != outputs else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -35,12 +37,12 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """BatchNorm, strides, global average pooling."""
+    """BatchNorm (or another norm), strides, global average pooling."""
 
-    def __init__(self) -> None:
+    def __init__(self, norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> None:
         super().__init__()
         self.stem = nn.Conv2d(1, 16, 3, padding=1)
-        self.blocks = nn.Sequential(Block(16, 16, 1), Block(16, 32, 2))
+        self.blocks = nn.Sequential(Block(16, 16, 1, norm), Block(16, 32, 2, norm))
         self.head = nn.Linear(32, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -87,7 +89,7 @@ class Transformer(nn.Module):
         return self.head(self.encoder(self.embed(tokens) + self.place).mean(dim=1))
 
 
-def reshaped(change) -> DataSet:
+def reshaped(change: Callable[[Tensor], Tensor]) -> DataSet:
     data = digits.load()
     train, test = (Examples(change(part.inputs), part.targets) for part in (data.train, data.test))
     return DataSet(train, test, data.classes)
@@ -102,6 +104,7 @@ def as_tokens() -> DataSet:
 
 
 resnet = Task("resnet", digits.load, ResNet, DIGITS, SETTINGS)
+resnet_groups = Task("resnet_groups", digits.load, lambda: ResNet(lambda n: nn.GroupNorm(4, n)), DIGITS, SETTINGS)
 vgg_like = Task("vgg_like", digits.load, vgg, DIGITS, SETTINGS)
 signal = Task("signal", as_signal, conv1d, settings=SETTINGS)
 transformer = Task("transformer", as_tokens, Transformer, settings=SETTINGS)

