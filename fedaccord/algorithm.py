@@ -1,6 +1,5 @@
 """Algorithm 1. The numbers at the right margin are the paper's line numbers."""
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import torch
 from fedaccord.records import Engine, LossOf, Order, Params, Policy, RoundLog, ServerState
 from fedaccord.seeds import generator
 from fedaccord.server.aggregate import aggregate
+from fedaccord.server.guard import judge
 
 T = TypeVar("T")
 
@@ -32,11 +32,13 @@ class Federation:
     weighting: str = "cohort"
     test_every: int = 1
     clients_report: bool = False  # L_t comes from the clients (the paper's second way)
+    paired: bool = False  # they measure w_{t-1} as well, on the same examples
+    guards: bool = True
 
 
 def start(fed: Federation, params: Params) -> ServerState:
     """Lines 1 and 2: the state before the first round."""
-    return ServerState(round=0, params=params, loss=fed.loss(params, []), policy=fed.policy.start())
+    return ServerState(round=0, params=params, loss=fed.loss(params, []).loss, policy=fed.policy.start())
 
 
 def run(fed: Federation, state: ServerState) -> Iterator[tuple[ServerState, RoundLog]]:
@@ -50,35 +52,40 @@ def run_round(fed: Federation, state: ServerState) -> tuple[ServerState, RoundLo
     """One round: lines 4-18."""
     t, clock = state.round + 1, Stopwatch()
     with clock("policy"):
-        hyper, psi = fed.policy.sample(state.policy, t, generator(fed.seed, "policy", t))  #         4
-    cohort = sample_cohort(fed.clients, fed.fraction, generator(fed.seed, "cohort", t))  #           5
-    updates = fed.engine.train(Order(t, cohort, state.params, hyper, fed.clients_report))  #      6-13
+        hyper, psi = fed.policy.sample(state.policy, t, generator(fed.seed, "policy", t))  #             4
+    cohort = sample_cohort(fed.clients, fed.fraction, generator(fed.seed, "cohort", t))  #               5
+    previous = state.previous if fed.paired else None
+    updates = fed.engine.train(Order(t, cohort, state.params, hyper, fed.clients_report, previous))  # 6-13
     with clock("aggregate"):
         total = fed.total_examples if fed.weighting == "population" else None
-        mean = aggregate(state.params, clock.each("train", updates), hyper.server_lr, total)  #     14
+        mean = aggregate(state.params, clock.each("train", updates), hyper.server_lr, total)  #         14
     with clock("evaluate"):
-        loss = fed.loss(mean.params, mean.clients)  #                                               15
-    params, loss, reward, guard = judge(state, mean.params, loss, accepted=len(mean.clients))  #    16
+        measured = fed.loss(mean.params, mean.clients)  #                                               15
+    verdict = judge(state, mean.params, measured, len(mean.clients), fed.guards)  #                     16
     with clock("policy"):
-        psi_next = fed.policy.update(psi, reward)  #                                             17-18
+        kept = psi if verdict.carried_out else fed.policy.drop(psi)
+        psi_next = fed.policy.update(kept, verdict.reward)  #                                        17-18
     with clock("evaluate"):
-        due = fed.accuracy is not None and (t % fed.test_every == 0 or t == fed.rounds)
-        accuracy = fed.accuracy(params) if fed.accuracy is not None and due else None
+        due = t % fed.test_every == 0 or t == fed.rounds
+        accuracy = fed.accuracy(verdict.params) if fed.accuracy is not None and due else None
 
     log = RoundLog(
         round=t,
         hyper={name: getattr(hyper, name) for name in fed.policy.names},
         cohort=list(cohort),
         refused=mean.refused,
-        loss=loss,
+        loss=verdict.loss,
         accuracy=accuracy,
-        reward=reward,
+        reward=verdict.reward,
         policy=fed.policy.describe(psi, psi_next),
-        guard=guard,
+        guard=verdict.guard,
         clients={str(entry["client"]): {k: v for k, v in entry.items() if k != "client"} for entry in mean.clients},
         seconds=clock.seconds(),
     )
-    return ServerState(t, params, loss, psi_next), log
+    # the model before this one is kept only where its successor's loss is known a round late
+    fallback = state.params if verdict.params is mean.params else state.previous
+    late = fallback if fed.clients_report else None
+    return ServerState(t, verdict.params, verdict.loss, psi_next, late), log
 
 
 def sample_cohort(clients: int, fraction: float, generator: torch.Generator) -> tuple[int, ...]:
@@ -87,22 +94,6 @@ def sample_cohort(clients: int, fraction: float, generator: torch.Generator) -> 
     if size == clients:
         return tuple(range(clients))
     return tuple(sorted(torch.randperm(clients, generator=generator)[:size].tolist()))
-
-
-def judge(
-    state: ServerState, params: Params, loss: float | None, accepted: int
-) -> tuple[Params, float | None, float | None, str | None]:
-    """Line 16: r_t = (L_t - L_{t+1}) / L_t, and the two cases that the paper does not speak of.
-
-    Without a single usable update there is no new model and no reward. A model with a non-finite loss is thrown
-    away, the old one stays, and the reward is the worst there is.
-    """
-    if accepted == 0:
-        return state.params, state.loss, None, "skipped: no usable update"
-    if loss is not None and not math.isfinite(loss):
-        return state.params, state.loss, -1.0, "rolled back: the loss was not finite"
-    reward = (state.loss - loss) / state.loss if state.loss and loss is not None else None
-    return params, loss, reward, None
 
 
 @dataclass

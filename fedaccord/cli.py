@@ -57,6 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="where run folders go (runs/)")
     run.add_argument("--name", help="name of the run folder (made from date, task, method, split and seed)")
     run.add_argument("--json", action="store_true", help="one JSON line a round, and one at the end")
+    run.add_argument("--paper", action="store_true", help="as printed: no guards (guards = false)")
     add_settings(run.add_argument_group("settings"))
     run.set_defaults(command=run_command)
 
@@ -117,6 +118,8 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
         for name in FIELDS
         if name != "task" and (text := getattr(options, name, None)) is not None
     }
+    if getattr(options, "paper", False):
+        typed["guards"] = False
     return typed | dict(map(config.parse_assignment, getattr(options, "set", [])))
 
 

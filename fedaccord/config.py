@@ -18,7 +18,8 @@ import tomli_w
 
 from fedaccord.errors import SettingsError
 
-METHODS = ("FA", "FA+WD", "FA+RM")
+METHODS = ("FA", "FA+WD", "FA+RM", "FA+AH", "FA+RM+AH")
+GRID = "lr = 0.01..1/9 log; steps = 5..45/9"
 SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "natural")
 
 
@@ -78,6 +79,18 @@ class Settings:
         "auto", ("auto", "memory", "disk"), "Where theta_i is kept; auto: on disk if it would not fit"
     )
 
+    grid: str = setting(GRID, "What AH tunes: name = low..high/count [log]; name = value, value, ...; any of Hyper.")
+    start: str = setting("", "Where AH starts, such as: lr = 0.1, steps = 20 (the middle of the grid if empty).")
+    hyper_lr: float = at_least(0, 0.01, "eta_H, the rate at which AH learns.")
+    interval: int = at_least(1, 5, "Z, how many rounds back AH looks.")
+    precision: float = setting(85.0, "A_1 = precision * I.", lambda v: 5 <= v <= 400, "5 to 400")
+    diagonal: bool = setting(False, "Keep A diagonal: cheaper for many hyper-parameters, no correlations.")
+    baseline: str = one_of(
+        "causal", ("causal", "centred"), "Baseline of the reward: Eq. 7, which the paper uses, or Eq. 6"
+    )
+    replay: str = setting("", "A run folder whose hyper-parameters are used again, round by round.")
+    guards: bool = setting(True, "Clip rewards, roll back a round that blew up; --paper turns it off.")
+
     classes_per_client: int = at_least(1, 2, "Classes a client, for split = classes.")
     alpha: float = above(0, 0.5, "Concentration, for split = dirichlet and quantity; smaller is more uneven.")
     shards_per_client: int = at_least(1, 2, "Shards a client, for split = shards.")
@@ -86,6 +99,10 @@ class Settings:
         0, 64, "Examples a class that the server keeps to measure L_t; never trained on."
     )
     evaluate: str = one_of("server", ("server", "clients"), "Who measures L_t: the server on its set, or the clients")
+    reports: str = one_of("mean", ("mean", "median"), "How the clients' losses are averaged; the median resists liars")
+    paired: bool = setting(
+        False, "Clients measure the model before as well, on the same examples (evaluate = clients)."
+    )
 
     width: int = at_least(0, 0, "Width of the task's network, if it has one (0: the paper's).")
     augment: bool | None = setting(None, "Random crops and flips of the training pictures (CIFAR-10: on, others: off).")

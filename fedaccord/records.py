@@ -63,6 +63,7 @@ class Order:
     params: Params
     hyper: Hyper
     report_loss: bool = False  # whether a client shall measure the received model on a part of its data
+    previous: Params | None = None  # w_{t-1}, if it shall measure that one too, on the same part
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class ClientUpdate:
     examples: int  # n_i
     loss: float  # mean of the client's training loss over the round
     received_loss: float | None = None  # loss of w_t on a small part of the client's data, if asked for
+    previous_loss: float | None = None  # loss of w_{t-1} on the same part, if asked for
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class ServerState:
     params: Params  # w_t
     loss: float | None  # L_t
     policy: PolicyState  # psi_t
+    previous: Params | None = None  # w_{t-1}, kept only where L_t is known a round late (the clients report it)
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,13 @@ class Policy(Protocol):
 
     def sample(self, state: PolicyState, round: int, generator: torch.Generator) -> tuple[Hyper, PolicyState]: ...
 
-    def update(self, state: PolicyState, reward: float | None) -> PolicyState: ...
+    def update(self, state: PolicyState, reward: float | None) -> PolicyState:
+        """Learn from the reward of the oldest choice that waits for one; None: it is not known yet."""
+        ...
+
+    def drop(self, state: PolicyState) -> PolicyState:
+        """The newest choice was never carried out."""
+        ...
 
     def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
         """What the log keeps of this round's decision; JSON values."""
@@ -144,9 +153,17 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class Measured:
+    """The newest loss that is known, and what to compare it with (None: the one known before)."""
+
+    loss: float | None
+    before: float | None = None
+
+
 class LossOf(Protocol):
     """Line 15: the loss of the aggregate model, L."""
 
-    def __call__(self, params: Params, clients: Sequence[Mapping[str, Any]], /) -> float | None:
+    def __call__(self, params: Params, clients: Sequence[Mapping[str, Any]], /) -> Measured:
         """`clients` are the round's accepted updates as the log shows them; empty before the first round."""
         ...

@@ -34,6 +34,7 @@ from fedaccord.files import flush_folder, write_durably
 from fedaccord.records import Params, RoundLog, ServerState
 
 GENERATIONS = 2
+PREVIOUS = "previous/"
 SETTINGS, ROUNDS, CHECKPOINTS = "settings.toml", "rounds.jsonl", "checkpoints"
 
 
@@ -95,7 +96,8 @@ class RunFolder:
         """A checkpoint; the oldest beyond two generations goes."""
         folder = self.path / CHECKPOINTS
         stem = f"{state.round:06d}"
-        tensors = safetensors.torch.save({name: value.cpu().contiguous() for name, value in state.params.items()})
+        held = dict(state.params) | {f"{PREVIOUS}{name}": value for name, value in (state.previous or {}).items()}
+        tensors = safetensors.torch.save({name: value.cpu().contiguous() for name, value in held.items()})
         write(folder / f"{stem}.safetensors", tensors)
         body = {
             "round": state.round,
@@ -148,8 +150,10 @@ def read_checkpoint(manifest: Path) -> tuple[ServerState, int] | None:
         tensors = manifest.with_suffix(".safetensors").read_bytes()
         if content != sealed(body) or hashlib.sha256(tensors).hexdigest() != body["tensors_sha256"]:
             return None
-        params = safetensors.torch.load(tensors)
-        return ServerState(body["round"], params, body["loss"], body["policy"]), body["log_bytes"]
+        held = safetensors.torch.load(tensors)
+        previous = {name.removeprefix(PREVIOUS): held.pop(name) for name in list(held) if name.startswith(PREVIOUS)}
+        state = ServerState(body["round"], held, body["loss"], body["policy"], previous or None)
+        return state, body["log_bytes"]
     except (OSError, ValueError, KeyError, TypeError, SafetensorError):
         return None
 

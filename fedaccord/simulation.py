@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,8 +18,11 @@ from fedaccord.data.prepare import Pixels
 from fedaccord.data.sets import DataSet
 from fedaccord.engines.serial import SerialEngine, Site
 from fedaccord.errors import SettingsError
-from fedaccord.policy.schedule import FixedSchedule
-from fedaccord.records import ClientData, Examples, Hyper, Params, Prepare
+from fedaccord.policy.grid import HyperGrid
+from fedaccord.policy.reinforce import Reinforce
+from fedaccord.policy.schedule import FixedSchedule, Replay
+from fedaccord.records import ClientData, Examples, Hyper, Params, Policy, Prepare
+from fedaccord.runs import read_rounds
 from fedaccord.seeds import global_seed, numpy_generator
 from fedaccord.server.evaluate import ClientLosses, Judge
 from fedaccord.tasks import Task
@@ -128,8 +132,10 @@ def federation_of(
     judge = None if test is None else Judge(model, test.to(device), prepare)
     return Federation(
         engine=SerialEngine(site),
-        policy=FixedSchedule(hyper_of(settings), settings.lr_decay, settings.steps_decay),
-        loss=ClientLosses() if validation is None else Judge(model, validation.to(device), prepare).loss,
+        policy=policy_of(settings),
+        loss=ClientLosses(robust=settings.reports == "median")
+        if validation is None
+        else Judge(model, validation.to(device), prepare).loss,
         accuracy=None if judge is None else judge.accuracy,
         clients=len(clients),
         total_examples=sum(map(len, clients)),
@@ -139,6 +145,8 @@ def federation_of(
         weighting=settings.weighting,
         test_every=settings.test_every,
         clients_report=validation is None,
+        paired=settings.paired and validation is None,
+        guards=settings.guards,
     )
 
 
@@ -153,6 +161,29 @@ def objective_of(settings: Settings, model: nn.Module, clients: Sequence[ClientD
             model, prepare(example, None), layer_names(settings), settings.rm_kernel, settings.rm_batch, fresh
         )
     return Plain()
+
+
+def policy_of(settings: Settings) -> Policy:
+    """Where the method's hyper-parameters come from."""
+    first = hyper_of(settings)
+    if settings.replay:
+        recorded = tuple(line["hyper"] for line in read_rounds(Path(settings.replay)))
+        if not recorded:
+            raise SettingsError(f"replay = {settings.replay}: that run has no rounds yet")
+        return Replay(first, recorded=recorded)
+    if "AH" not in settings.method:
+        return FixedSchedule(first, settings.lr_decay, settings.steps_decay)
+    grid = HyperGrid.parse(settings.grid)
+    return Reinforce(
+        first,
+        grid,
+        settings.hyper_lr,
+        settings.interval,
+        settings.precision,
+        settings.diagonal,
+        settings.baseline,
+        grid.place(settings.start),
+    )
 
 
 def layer_names(settings: Settings) -> list[str] | None:

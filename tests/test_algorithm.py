@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedaccord import algorithm
 from fedaccord.algorithm import Federation, run, run_round, sample_cohort, start
 from fedaccord.policy.schedule import FixedSchedule
-from fedaccord.records import ClientUpdate, Hyper
+from fedaccord.records import ClientUpdate, Hyper, Measured
 from fedaccord.seeds import generator
 
 
@@ -33,7 +33,7 @@ class Scripted:
         pass
 
 
-def federation(replies, loss=lambda params, clients: float(params["w"][0]), **more):
+def federation(replies, loss=lambda params, clients: Measured(float(params["w"][0])), **more):
     engine = Scripted(replies)
     schedule = FixedSchedule(Hyper(lr=0.1, steps=2), lr_decay=0.5)
     total = sum(examples for _, examples in replies.values())
@@ -91,7 +91,7 @@ def test_a_round_without_a_usable_update_is_skipped():
 
 
 def test_a_model_with_a_non_finite_loss_is_rolled_back():
-    _, fed = federation({0: (1.0, 1)}, loss=lambda params, clients: 8.0 if params["w"] == 8 else math.inf)
+    _, fed = federation({0: (1.0, 1)}, loss=lambda params, clients: Measured(8.0 if params["w"] == 8 else math.inf))
     state, log = run_round(fed, start(fed, W))
     assert state.params is W
     assert (state.loss, log.reward) == (8.0, -1.0)

@@ -26,10 +26,13 @@ def train(
     `model` is a workspace: its parameters are overwritten.
     """
     hyper = order.hyper
+    reports: list[float | None] = [None, None]
+    for number, params in enumerate((order.params, order.previous)):
+        if order.report_loss and params is not None:
+            load_params(model, params)
+            part = generator(seed, "report", order.round, client)
+            reports[number] = loss_on_a_part(model, data, prepare, part)
     load_params(model, order.params)  #                                                                        7
-    received_loss = None
-    if order.report_loss:
-        received_loss = loss_of_received(model, data, prepare, generator(seed, "report", order.round, client))
     model.train()
     loss_of = objective.begin(model, order, client, seed, private)
     weights = [*(weight for weight in model.parameters() if weight.requires_grad), *loss_of.weights]
@@ -45,12 +48,12 @@ def train(
             descend(weights, gradients, hyper.lr, hyper.momentum, velocity)  #                                10
             total += loss.detach()
     params = {name: value.clone() for name, value in model.state_dict().items()}
-    update = ClientUpdate(client, params, len(data), float(total) / hyper.steps, received_loss)
+    update = ClientUpdate(client, params, len(data), float(total) / hyper.steps, *reports)
     return update, loss_of.keep()  #                                                                          12
 
 
 @torch.inference_mode()
-def loss_of_received(model: nn.Module, data: ClientData, prepare: Prepare, generator: torch.Generator) -> float:
+def loss_on_a_part(model: nn.Module, data: ClientData, prepare: Prepare, generator: torch.Generator) -> float:
     """The scalar of the paper's second way of line 15: cross-entropy on a small part of the client's data."""
     part = torch.randperm(len(data), generator=generator)[:REPORT_EXAMPLES]
     model.eval()

@@ -1,5 +1,6 @@
-"""Schedules that are fixed before the run: the paper's baselines."""
+"""Schedules that are fixed before the run: the paper's baselines, and what another run did."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,5 +33,22 @@ class FixedSchedule:
     def update(self, state: PolicyState, reward: float | None) -> PolicyState:
         return state
 
+    def drop(self, state: PolicyState) -> PolicyState:
+        return state
+
     def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
         return {}
+
+
+@dataclass(frozen=True)
+class Replay(FixedSchedule):
+    """The h_t that another run recorded, round by round; a run that goes on longer keeps to the last of them."""
+
+    recorded: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.recorded[0])
+
+    def sample(self, state: PolicyState, round: int, generator: torch.Generator) -> tuple[Hyper, PolicyState]:
+        return replace(self.first, **self.recorded[min(round, len(self.recorded)) - 1]), state

@@ -44,8 +44,9 @@ def aggregate(
         else:
             absorb(mean, update.params, update.examples / seen)
         entry = {"client": update.client, "examples": update.examples, "loss": finite(update.loss), "update_norm": norm}
-        if update.received_loss is not None:
-            entry["received_loss"] = finite(update.received_loss)
+        for report in ("received_loss", "previous_loss"):
+            if getattr(update, report) is not None:
+                entry[report] = finite(getattr(update, report))
         clients.append(entry)
     if mean is None:
         return Aggregate(received, clients, refused)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from fedaccord.data.prepare import as_stored
-from fedaccord.records import Examples
+from fedaccord.records import Examples, Measured
 from fedaccord.server.evaluate import EVAL_BATCH, ClientLosses, Judge
 
 
@@ -17,7 +17,7 @@ def test_loss_and_accuracy_against_numpy_over_more_than_one_batch():
     scores = x.numpy() @ params["weight"].numpy().T + params["bias"].numpy()
     log_p = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
     judge = Judge(model, Examples(x, y), as_stored)
-    assert judge.loss(params) == pytest.approx(-log_p[np.arange(count), y.numpy()].mean(), rel=1e-5)
+    assert judge.loss(params).loss == pytest.approx(-log_p[np.arange(count), y.numpy()].mean(), rel=1e-5)
     assert judge.accuracy(params) == (scores.argmax(axis=1) == y.numpy()).mean()
 
 
@@ -31,5 +31,6 @@ def test_measuring_leaves_the_model_alone_and_runs_in_eval_mode():
 
 def test_the_second_way_is_the_mean_of_what_the_clients_report():
     reports = [{"received_loss": 1.0}, {"received_loss": 2.0}, {"received_loss": None}, {}]
-    assert ClientLosses()({}, reports) == 1.5
-    assert ClientLosses()({}, []) is None
+    assert ClientLosses()({}, reports) == Measured(1.5)
+    assert ClientLosses(robust=True)({}, [*reports, {"received_loss": 1e9}]) == Measured(2.0)
+    assert ClientLosses()({}, []) == Measured(None)

@@ -1,0 +1,125 @@
+"""HyperGrid: the allowed values of each hyper-parameter, and the normalised points that stand for them."""
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedaccord.errors import SettingsError
+from fedaccord.records import Hyper
+
+TUNABLE = {item.name: item.type for item in dataclasses.fields(Hyper)}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One hyper-parameter: its name in Hyper, its allowed values (rising), and whether their logarithm is even."""
+
+    name: str
+    values: tuple[float, ...]
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in TUNABLE:
+            raise SettingsError(f"grid: '{self.name}' cannot be tuned; expected one of {', '.join(TUNABLE)}")
+        if len(self.values) < 2 or sorted(set(self.values)) != list(self.values):
+            raise SettingsError(f"grid: {self.name} needs at least two values, each larger than the one before")
+        if self.log and self.values[0] <= 0:
+            raise SettingsError(f"grid: {self.name} is logarithmic, so its values must be positive")
+
+    @property
+    def points(self) -> np.ndarray:
+        """z = (v - mean) / (2 max|v - mean|): zero mean, inside [-0.5, 0.5], whatever the spacing."""
+        v = self.scale(np.array(self.values, np.float64))
+        centred = v - v.mean()
+        points: np.ndarray = centred / (2 * np.abs(centred).max())
+        return points
+
+    def scale(self, values: np.ndarray) -> np.ndarray:
+        return np.log(values) if self.log else values
+
+    def value_at(self, z: float) -> float:
+        """The hyper-parameter's value at a normalised point, also between the grid's."""
+        v = self.scale(np.array(self.values, np.float64))
+        scaled = v.mean() + 2 * np.abs(v - v.mean()).max() * z
+        return float(math.exp(scaled) if self.log else scaled)
+
+    def point_of(self, value: float) -> float:
+        """The other way round; the value must be within the axis."""
+        if not self.values[0] <= value <= self.values[-1]:
+            raise SettingsError(
+                f"start: {self.name} = {value:g} is outside the grid, {self.values[0]:g} to {self.values[-1]:g}"
+            )
+        v = self.scale(np.array(self.values, np.float64))
+        return float((self.scale(np.array(value)) - v.mean()) / (2 * np.abs(v - v.mean()).max()))
+
+    def typed(self, number: int) -> float | int:
+        """The value with this number, in the type that Hyper wants."""
+        value = self.values[number]
+        return round(value) if TUNABLE[self.name] is int else float(value)
+
+
+@dataclass(frozen=True)
+class HyperGrid:
+    """The D-dimensional grid of all combinations of the axes' values."""
+
+    axes: tuple[Axis, ...]
+
+    def __post_init__(self) -> None:
+        names = [axis.name for axis in self.axes]
+        if not names or len(set(names)) != len(names):
+            raise SettingsError("grid: expected at least one hyper-parameter, each once")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(axis.name for axis in self.axes)
+
+    def choice(self, index: tuple[int, ...]) -> dict[str, Any]:
+        """The hyper-parameters at a grid point, by name."""
+        return {axis.name: axis.typed(number) for axis, number in zip(self.axes, index, strict=True)}
+
+    def place(self, text: str) -> tuple[float, ...]:
+        """'lr = 0.1, steps = 20' as a normalised point; what is not named is in the middle. Empty: ()."""
+        if not text.strip():
+            return ()
+        named: dict[str, float] = {}
+        for part in text.split(","):
+            name, _, value = (piece.strip() for piece in part.partition("="))
+            try:
+                named[name] = float(value)
+            except ValueError:
+                raise SettingsError(f"start: '{part.strip()}': expected name = value, ...") from None
+        if unknown := sorted(named.keys() - set(self.names)):
+            raise SettingsError(f"start: '{unknown[0]}' is not in the grid, which has {', '.join(self.names)}")
+        return tuple(axis.point_of(named[axis.name]) if axis.name in named else 0.0 for axis in self.axes)
+
+    @classmethod
+    def parse(cls, text: str) -> "HyperGrid":
+        """'lr = 0.01..1/9 log; steps = 5, 10, 20': a list of values, or low..high/count, even or in the logarithm."""
+        return cls(tuple(parse_axis(part) for part in text.split(";") if part.strip()))
+
+
+RANGE = re.compile(r"(?P<low>\S+?)\s*\.\.\s*(?P<high>\S+?)\s*/\s*(?P<count>\d+)$")
+
+
+def parse_axis(text: str) -> Axis:
+    name, sign, rest = (part.strip() for part in text.partition("="))
+    log = rest.endswith("log")
+    rest = rest.removesuffix("log").strip()
+    try:
+        if found := RANGE.match(rest):
+            low, high, count = float(found["low"]), float(found["high"]), int(found["count"])
+            values = np.geomspace(low, high, count) if log else np.linspace(low, high, count)
+        else:
+            values = np.array([float(value) for value in rest.split(",")])
+    except ValueError:
+        sign = ""
+    if not sign:
+        raise SettingsError(f"grid: '{text.strip()}': expected name = low..high/count, or name = value, value, ...")
+    numbers = [float(f"{value:.6g}") for value in values.tolist()]
+    if TUNABLE.get(name) is int:
+        numbers = [float(round(value)) for value in numbers]
+    return Axis(name, tuple(numbers), log)

@@ -1,0 +1,159 @@
+"""Online REINFORCE: psi = {mu, A} of the discrete Gaussian, moved towards hyper-parameters that earn more reward.
+
+The state is a plain JSON value:
+    mu, A     psi
+    window    what is known of past rounds, oldest first: reward, score at the psi of that round, the choice itself
+    pending   rounds whose reward is not known yet (none, or one where the clients report the losses)
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedaccord.policy.gaussian import gaussian
+from fedaccord.policy.grid import HyperGrid
+from fedaccord.records import Hyper, PolicyState
+
+SMALLEST, LARGEST = 5.0, 400.0
+"""Bounds on the eigenvalues of A: a spread from 0.45 (the whole grid) down to 0.05 (about half a grid step)."""
+
+
+@dataclass(frozen=True)
+class Reinforce:
+    """Eq. 7 (baseline = causal, what the paper uses) or Eq. 6 (baseline = centred)."""
+
+    first: Hyper  # what is not tuned comes from here
+    grid: HyperGrid
+    hyper_lr: float = 0.01  # eta_H
+    interval: int = 5  # Z
+    precision: float = 85.0  # A_1 = precision * I
+    diagonal: bool = False
+    baseline: str = "causal"
+    start_at: tuple[float, ...] = ()  # mu_1 in normalised units; the middle of the grid if empty
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.grid.names
+
+    def start(self) -> PolicyState:
+        """psi_1: mu_1 in the middle of the grid, A_1 = precision * I."""
+        D = len(self.grid.axes)
+        A = np.full(D, self.precision) if self.diagonal else self.precision * np.eye(D)
+        mu = list(self.start_at) or [0.0] * D
+        return {"mu": mu, "A": A.tolist(), "window": [], "pending": []}
+
+    def sample(self, state: PolicyState, round: int, generator: torch.Generator) -> tuple[Hyper, PolicyState]:
+        """Line 4: h_t ~ P(. | psi_t). The score is taken now, at psi_t, and waits for its reward."""
+        P = gaussian(self.grid, np.array(state["mu"]), np.array(state["A"]))
+        uniform = torch.rand(len(self.grid.axes), generator=generator, dtype=torch.float64).numpy()
+        index = P.sample(uniform)
+        score = P.score(index)
+        choice = self.grid.choice(index)
+        entry = {
+            "round": round,
+            "choice": choice,
+            "p": P.probability(index),
+            "score_mu": score.mu.tolist(),
+            "score_A": score.A.tolist(),
+        }
+        return replace(self.first, **choice), {**state, "pending": [*state["pending"], entry]}
+
+    def drop(self, state: PolicyState) -> PolicyState:
+        """The newest choice was never carried out (the round was skipped): psi is left alone."""
+        return {**state, "pending": state["pending"][:-1]}
+
+    def update(self, state: PolicyState, reward: float | None) -> PolicyState:
+        """Lines 17-18 with the reward of the oldest choice that waits for one; without a reward, nothing changes."""
+        if reward is None or not state["pending"]:
+            return state
+        entry, *pending = state["pending"]
+        known = 2 * self.interval + 1 if self.baseline == "centred" else self.interval + 1
+        window = [*state["window"], {**entry, "reward": reward}][-known:]  # Z' = min(Z, t - 1): what there is
+        d_mu, d_A = self.gradient(window)
+        # PAPER (Eq. 6, Eq. 7, line 18): psi minus eta_H ... HERE: plus. WHY: J_t, the expected reward, is maximised
+        # (Eq. 3); what stands behind eta_H is its gradient (Eq. 4-5), and the minus would descend it.
+        mu = np.array(state["mu"]) + self.hyper_lr * d_mu
+        A = np.array(state["A"]) + self.hyper_lr * d_A
+        return {"mu": self.inside(mu).tolist(), "A": bounded(A).tolist(), "window": window, "pending": pending}
+
+    def gradient(self, window: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+        r = np.array([entry["reward"] for entry in window])
+        s_mu = np.array([entry["score_mu"] for entry in window])
+        s_A = np.array([entry["score_A"] for entry in window])
+        if self.baseline == "causal":
+            # Eq. 7: sum_{tau=t-Z'}^{t} (r_tau - r_hat_t) score_tau, r_hat_t the mean of the same rewards
+            advantage = r - r.mean()
+        else:
+            # Eq. 6: (r_t - r_bar_t) score_t for the round in the middle of the window, which ends Z rounds after it;
+            # r_bar_t weighs the other rewards by Z + 1 - |tau - t|
+            Z = self.interval
+            advantage = np.zeros(len(r))
+            middle = len(r) - 1 - Z
+            if middle >= 0:
+                distance = np.abs(np.arange(len(r)) - middle)
+                weight = np.where(distance == 0, 0.0, Z + 1.0 - distance)
+                advantage[middle] = r[middle] - weight @ r / weight.sum()
+        return np.tensordot(advantage, s_mu, 1), np.tensordot(advantage, s_A, 1)
+
+    def inside(self, mu: np.ndarray) -> np.ndarray:
+        """The means are forced to stay within the ranges of the grid (the paper's evolution figure)."""
+        low = [axis.points[0] for axis in self.grid.axes]
+        high = [axis.points[-1] for axis in self.grid.axes]
+        return np.clip(mu, low, high)
+
+    def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
+        """`before` is the state after sampling: its mu and A are those that h was drawn from."""
+        rewards = [entry["reward"] for entry in after["window"]]
+        means = {axis.name: axis.value_at(mu) for axis, mu in zip(self.grid.axes, before["mu"], strict=True)}
+        return {
+            "mu": before["mu"],
+            "A": before["A"],
+            "mean": {name: float(f"{value:.6g}") for name, value in means.items()},
+            "p": before["pending"][-1]["p"],
+            "baseline": float(np.mean(rewards)) if rewards else None,
+            "why": self.why(before, after),
+        }
+
+    def why(self, before: PolicyState, after: PolicyState) -> str:
+        """One sentence on what moved, and the rounds that moved it."""
+        if before["mu"] == after["mu"]:
+            return (
+                "nothing to learn from yet" if len(after["window"]) < 2 else "no change: all recent rounds paid alike"
+            )
+        sentences = []
+        for axis, old, new in zip(self.grid.axes, before["mu"], after["mu"], strict=True):
+            if old == new:
+                continue
+            centre = float(f"{axis.value_at(old):.3g}")
+            above = [entry["reward"] for entry in after["window"] if entry["choice"][axis.name] > centre]
+            below = [entry["reward"] for entry in after["window"] if entry["choice"][axis.name] <= centre]
+            sides = [earned(above, f"above {centre:g}"), earned(below, f"up to {centre:g}")]
+            moved = f"{LABELS.get(axis.name, axis.name)} moved {'up' if new > old else 'down'}"
+            sentences.append(f"{moved}: of the last {len(after['window'])} rounds, {', '.join(filter(None, sides))}")
+        return "; ".join(sentences)
+
+
+LABELS = {"lr": "learning rate", "steps": "SGD iterations"}
+
+
+def earned(rewards: list[float], where: str) -> str:
+    """'3 above 0.02 lost 4 % each'; nothing for no rounds."""
+    if not rewards:
+        return ""
+    mean = sum(rewards) / len(rewards)
+    return f"{len(rewards)} {where} {'gained' if mean >= 0 else 'lost'} {abs(100 * mean):.2g} % each"
+
+
+def bounded(A: np.ndarray) -> np.ndarray:
+    """Symmetric, with eigenvalues kept in [5, 400], so that A stays a precision and the draw stays a spread."""
+    if A.ndim == 1:
+        clipped: np.ndarray = np.clip(A, SMALLEST, LARGEST)
+        return clipped
+    values, vectors = np.linalg.eigh((A + A.T) / 2)
+    if values[0] >= SMALLEST and values[-1] <= LARGEST:
+        symmetric: np.ndarray = (A + A.T) / 2
+        return symmetric
+    rebuilt: np.ndarray = (vectors * np.clip(values, SMALLEST, LARGEST)) @ vectors.T
+    return (rebuilt + rebuilt.T) / 2

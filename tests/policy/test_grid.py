@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaccord.config import GRID
+from fedaccord.errors import SettingsError
+from fedaccord.policy.grid import Axis, HyperGrid
+
+values = st.lists(st.floats(1e-6, 1e6), min_size=2, max_size=12, unique=True).map(lambda v: tuple(sorted(v)))
+
+
+@given(values, st.booleans())
+def test_points_have_zero_mean_and_touch_a_half_for_any_spacing(numbers, log):
+    points = Axis("lr", numbers, log).points
+    assert abs(points.mean()) < 1e-9
+    assert np.abs(points).max() == pytest.approx(0.5)
+    assert (np.diff(points) >= 0).all()
+
+
+@given(values, st.booleans())
+def test_value_and_point_are_inverse(numbers, log):
+    axis = Axis("lr", numbers, log)
+    for number, z in zip(numbers, axis.points, strict=True):
+        assert axis.value_at(z) == pytest.approx(number, rel=1e-6, abs=1e-6)
+        assert axis.point_of(number) == pytest.approx(z, abs=1e-9)
+
+
+def test_the_default_grid_has_nine_by_nine_values():
+    grid = HyperGrid.parse(GRID)
+    assert grid.names == ("lr", "steps")
+    assert [len(axis.values) for axis in grid.axes] == [9, 9]
+    assert grid.axes[1].values == (5, 10, 15, 20, 25, 30, 35, 40, 45)
+    ratios = np.diff(np.log(grid.axes[0].values))
+    assert np.allclose(ratios, ratios[0], atol=1e-4)  # log-spaced, to the six digits that are kept
+
+
+def test_values_come_in_the_type_that_a_client_wants():
+    grid = HyperGrid.parse("lr = 0.1, 0.2; steps = 1..4/4; batch_size = 16, 64; momentum = 0, 0.9")
+    choice = grid.choice((1, 2, 0, 1))
+    assert choice == {"lr": 0.2, "steps": 3, "batch_size": 16, "momentum": 0.9}
+    assert isinstance(choice["steps"], int)
+
+
+def test_a_start_is_given_in_the_users_units():
+    grid = HyperGrid.parse("lr = 0.01..1/9 log; steps = 5..45/9")
+    assert grid.place("") == ()
+    assert grid.place("lr = 0.1") == pytest.approx((0.0, 0.0), abs=1e-6)  # the middle, in the logarithm
+    assert grid.place("steps = 45, lr = 1") == pytest.approx((0.5, 0.5))
+
+
+BAD = [
+    ("colour = 1, 2", "cannot be tuned"),
+    ("lr = 1", "at least two values"),
+    ("lr = 2, 1", "larger than the one before"),
+    ("lr = 0..1/3 log", "expected name"),
+    ("lr = 0, 1 log", "must be positive"),
+    ("lr 1, 2", "expected name = low"),
+    ("lr = a, b", "expected name = low"),
+    ("lr = 1, 2; lr = 3, 4", "each once"),
+    ("", "at least one"),
+]
+
+
+@pytest.mark.parametrize(("text", "complaint"), BAD)
+def test_a_wrong_grid_is_one_clear_line(text, complaint):
+    with pytest.raises(SettingsError, match=complaint), np.errstate(all="ignore"):
+        HyperGrid.parse(text)
+
+
+def test_a_wrong_start_is_one_clear_line():
+    grid = HyperGrid.parse("lr = 0.1, 0.2")
+    for text, complaint in (("lr = 5", "outside the grid"), ("steps = 5", "not in the grid"), ("lr", "expected name")):
+        with pytest.raises(SettingsError, match=complaint):
+            grid.place(text)

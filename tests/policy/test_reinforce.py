@@ -1,0 +1,183 @@
+"""Eq. 7 and Eq. 6 written out, the sign, the bounds, the delay."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedaccord.policy.grid import HyperGrid
+from fedaccord.policy.reinforce import LARGEST, SMALLEST, Reinforce, bounded
+from fedaccord.records import Hyper
+from fedaccord.seeds import generator
+
+GRID = HyperGrid.parse("lr = 0.01..1/9 log; steps = 5..45/9")
+ENDS = [[axis.points[i] for axis in GRID.axes] for i in (0, -1)]  # mu stays within the grid
+FIRST = Hyper(lr=0.1, steps=10, momentum=0.3)
+
+
+def policy(**changes):
+    return Reinforce(FIRST, GRID, **{"hyper_lr": 0.05, "interval": 3, **changes})
+
+
+def play(policy, rewards, seed=0):
+    """Every state from the first on, and the choices made."""
+    states, choices = [policy.start()], []
+    for t, reward in enumerate(rewards, 1):
+        hyper, state = policy.sample(states[-1], t, generator(seed, "policy", t))
+        choices.append((hyper.lr, hyper.steps))
+        states.append(policy.update(state, reward))
+    return states, choices
+
+
+def log_p_gradient(mu, A, choice):
+    """By torch's autograd, nothing shared with the code under test."""
+    lr, steps = (torch.tensor(axis.points) for axis in GRID.axes)
+    points = torch.cartesian_prod(lr, steps)
+    mu, A = torch.tensor(mu, requires_grad=True), torch.tensor(A, requires_grad=True)
+    apart = points - mu
+    log_p = torch.log_softmax(-0.5 * ((apart @ A) * apart).sum(1), 0)
+    number = GRID.axes[0].values.index(choice[0]) * 9 + GRID.axes[1].values.index(choice[1])
+    return torch.autograd.grad(log_p[number], (mu, A))
+
+
+REWARDS = [0.3, -0.1, 0.25, 0.0, 0.5, -0.4, 0.1, 0.05, 0.2, -0.05]
+
+
+def test_eq_7_written_out_over_ten_rounds():
+    states, choices = play(policy(), REWARDS)
+    mu, A, Z, eta = np.zeros(2), 85.0 * np.eye(2), 3, 0.05
+    scores = []
+    for t in range(1, 11):
+        scores.append([part.numpy() for part in log_p_gradient(mu, A, choices[t - 1])])  # at psi_t
+        first = t - min(Z, t - 1)
+        r_hat = sum(REWARDS[tau - 1] for tau in range(first, t + 1)) / (t - first + 1)
+        for tau in range(first, t + 1):
+            mu = mu + eta * (REWARDS[tau - 1] - r_hat) * scores[tau - 1][0]
+            A = A + eta * (REWARDS[tau - 1] - r_hat) * scores[tau - 1][1]
+        mu = np.clip(mu, *ENDS)
+        np.testing.assert_allclose(states[t]["mu"], mu, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(states[t]["A"], A, rtol=0, atol=1e-12)
+
+
+def test_eq_6_written_out_with_its_delay():
+    """The update of round t happens when the reward of round t + Z is there."""
+    Z, eta = 2, 0.05
+    states, choices = play(policy(baseline="centred", interval=Z), REWARDS)
+    mu, A = [np.zeros(2)], [85.0 * np.eye(2)]
+    for t in range(1, 11):
+        new_mu, new_A, middle = mu[-1], A[-1], t - Z
+        if middle >= 1:
+            near = [tau for tau in range(max(1, middle - Z), t + 1) if tau != middle]
+            weight = {tau: Z + 1 - abs(tau - middle) for tau in near}
+            r_bar = sum(weight[tau] * REWARDS[tau - 1] for tau in near) / sum(weight.values())
+            d_mu, d_A = log_p_gradient(mu[middle - 1], A[middle - 1], choices[middle - 1])
+            new_mu = np.clip(new_mu + eta * (REWARDS[middle - 1] - r_bar) * d_mu.numpy(), *ENDS)
+            new_A = new_A + eta * (REWARDS[middle - 1] - r_bar) * d_A.numpy()
+        mu.append(new_mu)
+        A.append(new_A)
+        np.testing.assert_allclose(states[t]["mu"], new_mu, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(states[t]["A"], new_A, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("baseline", ["causal", "centred"])
+def test_equal_rewards_leave_psi_unchanged(baseline):
+    states, _ = play(policy(baseline=baseline), [0.25] * 12)  # 0.25: means of equal values are exact
+    assert all((s["mu"], s["A"]) == (states[0]["mu"], states[0]["A"]) for s in states)
+
+
+def test_round_1_leaves_psi_unchanged():
+    states, _ = play(policy(), [0.7])
+    assert (states[1]["mu"], states[1]["A"]) == (states[0]["mu"], states[0]["A"])
+
+
+@pytest.mark.parametrize("changes", [{}, {"diagonal": True}, {"baseline": "centred"}])
+def test_the_policy_follows_the_best_arm_when_it_drifts(changes):
+    """A toy bandit: the reward falls with the distance to the best learning rate, which moves from 0.03 to 0.5.
+
+    With the printed minus the policy would run away from it.
+    """
+    tuner = policy(interval=5, hyper_lr=0.01 if "baseline" not in changes else 0.05, **changes)
+    state, followed = tuner.start(), []
+    for t in range(1, 1201):
+        best = 0.03 if t <= 600 else 0.5
+        hyper, state = tuner.sample(state, t, generator(1, "policy", t))
+        reward = 0.3 - 0.5 * abs(math.log10(hyper.lr / best))
+        state = tuner.update(state, reward)
+        followed.append(GRID.axes[0].value_at(state["mu"][0]))
+    settled, moved = np.exp(np.mean(np.log(followed[400:600]))), np.exp(np.mean(np.log(followed[1000:])))
+    assert 0.02 < settled < 0.06
+    assert 0.25 < moved < 0.9
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=30), st.booleans(), st.sampled_from(["causal", "centred"]))
+def test_whatever_the_rewards_psi_stays_within_bounds(rewards, diagonal, baseline):
+    states, _ = play(policy(hyper_lr=50.0, diagonal=diagonal, baseline=baseline), rewards)
+    for state in states:
+        mu, A = np.array(state["mu"]), np.array(state["A"])
+        assert (np.abs(mu) <= 0.5).all()
+        eigenvalues = A if diagonal else np.linalg.eigvalsh(A)
+        assert (eigenvalues >= SMALLEST - 1e-9).all()
+        assert (eigenvalues <= LARGEST + 1e-9).all()
+        assert diagonal or np.array_equal(A, A.T)
+
+
+def test_bounded_changes_nothing_that_is_within_bounds():
+    A = np.array([[85.0, 3.0], [3.0, 60.0]])
+    assert np.array_equal(bounded(A), A)
+    assert np.allclose(np.linalg.eigvalsh(bounded(np.diag([1.0, 1000.0]))), [SMALLEST, LARGEST])
+
+
+def test_a_reward_that_comes_a_round_late_goes_to_the_choice_that_earned_it():
+    """The clients report L_t in round t: the first round has no reward, then each is that of the round before."""
+    prompt, _ = play(policy(), REWARDS)
+    tuner, state = policy(), policy().start()
+    for t, reward in enumerate([None, *REWARDS], 1):
+        if t > 2:
+            # psi has not seen the newest reward when h_t is drawn, so the draws differ; compare the bookkeeping
+            assert [entry["round"] for entry in state["pending"]] == [t - 1]
+        _, state = tuner.sample(state, t, generator(0, "policy", t))
+        state = tuner.update(state, reward)
+    assert [entry["reward"] for entry in state["window"]] == [entry["reward"] for entry in prompt[-1]["window"]]
+    assert [entry["round"] for entry in state["window"]] == [7, 8, 9, 10]
+    assert [entry["round"] for entry in state["pending"]] == [11]
+
+
+def test_a_round_that_was_skipped_leaves_psi_alone():
+    tuner = policy()
+    states, _ = play(tuner, REWARDS[:4])
+    _, state = tuner.sample(states[-1], 5, generator(0, "policy", 5))
+    assert tuner.update(tuner.drop(state), None) == states[-1]
+
+
+def test_the_state_is_plain_json_and_exact():
+    states, _ = play(policy(), REWARDS)
+    for state in states:
+        assert json.loads(json.dumps(state)) == state
+
+
+def test_what_is_not_tuned_comes_from_the_settings():
+    hyper, _ = policy().sample(policy().start(), 1, generator(0, "policy", 1))
+    assert hyper.momentum == 0.3
+    assert hyper.lr in GRID.axes[0].values
+
+
+def test_the_sentence_says_what_moved_and_which_rounds_moved_it():
+    tuner = policy()
+    state = tuner.start()
+    for t in range(1, 6):
+        hyper, sampled = tuner.sample(state, t, generator(0, "policy", t))
+        after = tuner.update(sampled, 0.2 if hyper.lr < 0.1 else -0.1)
+        told = tuner.describe(sampled, after)
+        if t == 1:
+            assert told["why"] == "nothing to learn from yet"
+        state = after
+    moved = "up" if after["mu"][0] > sampled["mu"][0] else "down"
+    assert f"learning rate moved {moved}: of the last 4 rounds, " in told["why"]
+    assert told["mu"] == sampled["mu"]
+    assert told["p"] == sampled["pending"][-1]["p"]
+    assert set(told) == {"mu", "A", "mean", "p", "baseline", "why"}

@@ -1,0 +1,70 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedaccord.records import Measured, ServerState
+from fedaccord.server.evaluate import ClientLosses
+from fedaccord.server.guard import judge
+
+OLD, NEW, OLDER = ({"w": torch.tensor([float(value)])} for value in (1, 2, 3))
+STATE = ServerState(4, OLD, 2.0, {})
+
+
+def test_the_reward_is_the_relative_reduction():
+    verdict = judge(STATE, NEW, Measured(1.5), 3, guards=True)
+    assert (verdict.params, verdict.loss, verdict.reward, verdict.guard) == (NEW, 1.5, 0.25, None)
+
+
+@pytest.mark.parametrize("loss", [4.1, math.inf, math.nan])
+def test_a_round_that_blew_up_is_rolled_back_unless_as_printed(loss):
+    verdict = judge(STATE, NEW, Measured(loss), 3, guards=True)
+    assert verdict.params is OLD
+    assert (verdict.loss, verdict.reward, verdict.carried_out) == (2.0, -1.0, True)
+    assert "rolled back" in verdict.guard
+    printed = judge(STATE, NEW, Measured(loss), 3, guards=False)
+    assert printed.params is NEW
+    assert printed.guard is None
+    assert printed.reward is None if not math.isfinite(loss) else printed.reward == pytest.approx(-1.05)
+
+
+def test_where_clients_report_the_bad_model_is_the_one_they_received():
+    """Its predecessor comes back, the reward goes to the round that made it, and this round had no effect."""
+    state = ServerState(4, OLD, 2.0, {}, previous=OLDER)
+    verdict = judge(state, NEW, Measured(9.0), 3, guards=True)
+    assert verdict.params is OLDER
+    assert (verdict.reward, verdict.carried_out) == (-1.0, False)
+
+
+def test_without_updates_or_without_a_loss_there_is_no_reward():
+    skipped = judge(STATE, NEW, Measured(1.0), 0, guards=True)
+    assert skipped.params is OLD
+    assert (skipped.reward, skipped.carried_out) == (None, False)
+    early = judge(ServerState(0, OLD, None, {}), NEW, Measured(1.0), 3, guards=True)
+    assert early.params is NEW
+    assert early.reward is None
+
+
+def test_a_pair_measured_on_the_same_examples_is_compared_with_itself():
+    assert judge(STATE, NEW, Measured(1.0, before=4.0), 3, guards=True).reward == 0.75
+
+
+def test_liars_cannot_move_a_robust_reward_out_of_the_honest_range():
+    """1e5 random rounds; 1 to 4 of 10 clients report what they like, also what is not a number (dropped before)."""
+    rng = np.random.default_rng(0)
+    losses = ClientLosses(robust=True)
+    before = 2.0
+    for _ in range(100_000 // 10):
+        honest = rng.uniform(0.5, 2.5, (10, 10))  # ten rounds at once
+        for row in honest:
+            count = rng.integers(1, 5)
+            lies = rng.choice([-1e30, 0.0, 1e-30, 1e30, None, 5.0], count)
+            low, high = row[count:].min(), row[count:].max()
+            reports = [{"received_loss": lie} for lie in lies] + [{"received_loss": value} for value in row[count:]]
+            loss = losses({}, reports).loss
+            assert low <= loss <= high
+            reward = judge(ServerState(1, OLD, before, {}), NEW, Measured(loss), 10, guards=True).reward
+            worst, best = (np.clip((before - honest) / before, -1, 1) for honest in (high, low))
+            assert worst - 1e-12 <= reward <= best + 1e-12
+            before = loss  # the next round starts from what was believed
