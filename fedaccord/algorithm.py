@@ -1,5 +1,6 @@
 """Algorithm 1. The numbers at the right margin are the paper's line numbers."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import TypeVar
 
 import torch
 
+from fedaccord.errors import DataError
 from fedaccord.records import Engine, LossOf, Order, Params, Policy, RoundLog, ServerState
 from fedaccord.seeds import generator
 from fedaccord.server.aggregate import aggregate
@@ -34,11 +36,18 @@ class Federation:
     clients_report: bool = False  # L_t comes from the clients (the paper's second way)
     paired: bool = False  # they measure w_{t-1} as well, on the same examples
     guards: bool = True
+    buffers: frozenset[str] = frozenset()  # names in the model's state that are not trained
+    data: Callable[[], Iterable[torch.Tensor]] = tuple  # what the clients hold here, to know it again after a resume
 
 
 def start(fed: Federation, params: Params) -> ServerState:
     """Lines 1 and 2: the state before the first round."""
-    return ServerState(round=0, params=params, loss=fed.loss(params, []).loss, policy=fed.policy.start())
+    loss = fed.loss(params, []).loss
+    if loss is not None and not math.isfinite(loss):
+        raise DataError(
+            "the loss before the first round is not finite: is there a NaN in the validation data or the model?"
+        )
+    return ServerState(round=0, params=params, loss=loss, policy=fed.policy.start())
 
 
 def run(fed: Federation, state: ServerState) -> Iterator[tuple[ServerState, RoundLog]]:
@@ -58,7 +67,7 @@ def run_round(fed: Federation, state: ServerState) -> tuple[ServerState, RoundLo
     updates = fed.engine.train(Order(t, cohort, state.params, hyper, fed.clients_report, previous))  # 6-13
     with clock("aggregate"):
         total = fed.total_examples if fed.weighting == "population" else None
-        mean = aggregate(state.params, clock.each("train", updates), hyper.server_lr, total)  #         14
+        mean = aggregate(state.params, clock.each("train", updates), hyper.server_lr, total, fed.buffers)  #  14
     with clock("evaluate"):
         measured = fed.loss(mean.params, mean.clients)  #                                               15
     verdict = judge(state, mean.params, measured, len(mean.clients), fed.guards)  #                     16

@@ -33,13 +33,14 @@ class History:
     rounds: list[RoundLog]
     settings: Settings
     state: ServerState
+    about: str  # the run's fingerprint, by which a folder knows it again
 
     def save(self, path: str | Path) -> Path:
         """Write a run folder (settings, rounds, final checkpoint)."""
         with RunFolder.create(Path(path), self.settings) as folder:
             for log in self.rounds:
                 folder.append(log)
-            folder.save(self.state)
+            folder.save(self.state, about=self.about)
         return folder.path
 
 
@@ -75,7 +76,11 @@ def federate(
         raise DataError("federate needs at least one client")
     held = None if validation is None else as_examples(validation, "validation")
     tested = None if test is None else as_examples(test, "test")
-    outputs = 1 + max(int(part.targets.max()) for part in (*data, *filter(None, (held, tested))) if len(part))
+    if not any(map(len, data)):
+        raise DataError("no client has any data")
+    outputs = 1 + max(int(part.targets.max()) for part in (*data, held, tested) if part is not None and len(part))
+    if not isinstance(settings.get("rm_layers", ""), str):
+        settings["rm_layers"] = ", ".join(settings["rm_layers"])
     resolved = config.make(
         {"entropy_min": default_entropy_min(outputs)},
         settings,
@@ -97,7 +102,7 @@ def federate(
     with nullcontext() if folder is None else open_folder(Path(folder), resolved) as place:
         outcome = drive(simulation, place, choose(simulation, as_json=False) if show else None)
     load_params(model, outcome.state.params)
-    return History(model.eval(), outcome.rounds, resolved, outcome.state)
+    return History(model.eval(), outcome.rounds, resolved, outcome.state, outcome.about)
 
 
 def open_folder(path: Path, settings: Settings) -> RunFolder:
@@ -114,10 +119,10 @@ def as_examples(data: Data, label: str) -> ClientData:
     """Tensors as they are; a Dataset is read once, in order, and held as tensors."""
     if isinstance(data, Examples):
         pair = (data.inputs, data.targets)
-    elif isinstance(data, tuple):
+    elif isinstance(data, tuple | list):
         if len(data) != 2:
             raise DataError(f"{label}: expected a pair (inputs, targets), got {len(data)} values")
-        pair = data
+        pair = (torch.as_tensor(data[0]), torch.as_tensor(data[1]))
     else:
         items = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
         if not items:

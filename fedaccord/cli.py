@@ -134,7 +134,15 @@ def settings_of(options: argparse.Namespace) -> tuple[Any, Settings]:
     config.make(merged)  # complain about a wrong value before loading anything
     task = find_task(name, merged.get("image_size", 0))
     split = merged.get("split", task.settings.get("split", "non-iid"))
-    return task, config.make(task.defaults(split), merged, {"task": name})
+    return task, config.make(task.defaults(split), merged, {"task": lasting(name)})
+
+
+def lasting(name: str) -> str:
+    """A task's name; a path is made absolute, so that a run can be resumed from anywhere."""
+    file, colon, variable = name.rpartition(":")
+    if colon and file.endswith(".py"):
+        return f"{Path(file).resolve()}:{variable}"
+    return str(Path(name).resolve()) if Path(name).suffix == ".npz" or os.sep in name else name
 
 
 def run_command(options: argparse.Namespace) -> int:

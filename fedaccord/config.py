@@ -46,7 +46,7 @@ def share(default: float, help: str) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """Every setting of a run. Tasks bring their own defaults for some; `fedaccord run TASK --help` shows them."""
+    """Every setting of a run. Tasks bring their own defaults for some; a run folder's settings.toml shows all."""
 
     task: str = setting("digits", "A named task, a folder of pictures by class, an .npz file, or file.py:name.")
     method: str = one_of("FA", METHODS, "What clients and server do, in the paper's words")
@@ -110,7 +110,9 @@ class Settings:
 
     engine: str = one_of("serial", ("serial",), "Who runs the clients")
     device: str = setting("cpu", "Where to compute: cpu, cuda, cuda:1 ...")
-    threads: int = at_least(1, 1, "Torch threads; another number may give other last bits.")
+    threads: int = setting(
+        1, "Torch threads; another number may give other last bits.", lambda v: 1 <= v <= 1024, "1 to 1024"
+    )
     test_every: int = at_least(1, 10, "Measure the test accuracy every so many rounds (and after the last).")
     checkpoint_every: int = at_least(1, 1, "Write a checkpoint every so many rounds (and after the last).")
 

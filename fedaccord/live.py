@@ -127,13 +127,16 @@ class LiveView:
         for heading in ("client", "holds", "examples", "loss", "step"):
             table.add_column(heading, justify="right" if heading in ("client", "loss") else "left")
         counts = self.simulation.counts
-        total = 10 if counts is None else len(counts)
-        most = 1 if counts is None else max(1, int(counts.sum(axis=1).max()))
+        total = self.simulation.federation.clients
+        sizes = {int(client): entry["examples"] for client, entry in log.clients.items()}
+        if counts is not None:
+            sizes = dict(enumerate(counts.sum(axis=1).tolist()))
+        most = max(sizes.values(), default=1) or 1
         steps = [entry["update_norm"] for entry in log.clients.values()]
         longest = max(steps, default=1.0) or 1.0
         for client in range(min(SHOWN_CLIENTS, total)):
             entry = log.clients.get(str(client))
-            size = 0 if counts is None else int(counts[client].sum())
+            size = sizes.get(client, 0)
             row: list[str | Text] = [str(client), self.holds(client), bar(size / most, f"{size:,}", "cyan")]
             if entry is None:
                 table.add_row(*row, "", "rests", style="dim")

@@ -142,8 +142,12 @@ class Engine(Protocol):
         """Before the first round: the folder for what clients keep to themselves (None: there is no run folder)."""
         ...
 
-    def save(self) -> None:
-        """Make what the clients keep durable; called before the server's own checkpoint."""
+    def expect(self, newest: Mapping[int, int]) -> None:
+        """After a resume: the round in which each client last kept something, as `save` said it then."""
+        ...
+
+    def save(self) -> dict[int, int]:
+        """Make what the clients keep durable, before the server's own checkpoint; client -> the round it is from."""
         ...
 
     def prune(self, committed: int) -> None:

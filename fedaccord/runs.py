@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 
 from fedaccord import config
 from fedaccord.config import Settings
-from fedaccord.errors import RunError
+from fedaccord.errors import RunError, SettingsError
 from fedaccord.files import flush_folder, write_durably
 from fedaccord.records import Params, RoundLog, ServerState
 
@@ -45,7 +45,10 @@ class RunFolder:
         if not (path / SETTINGS).is_file():
             raise RunError(f"{path}: not a run folder, it has no {SETTINGS}")
         self.path = path
-        self.lock = open(path / ".lock", "w")
+        try:
+            self.lock = open(path / ".lock", "w")
+        except OSError as error:
+            raise RunError(f"{path}: cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -83,17 +86,26 @@ class RunFolder:
         self.lock.close()
 
     def settings(self) -> Settings:
-        return config.make(config.read_toml(self.path / SETTINGS))
+        try:
+            return config.make(config.read_toml(self.path / SETTINGS))
+        except SettingsError as error:
+            raise SettingsError(f"{self.path / SETTINGS}: {error}") from None
 
     def append(self, log: RoundLog) -> None:
         """One line, on disk when this returns."""
         line = json.dumps(dataclasses.asdict(log), separators=(",", ":"), allow_nan=False)
-        self.log.write(line.encode() + b"\n")
-        self.log.flush()
-        os.fsync(self.log.fileno())
+        try:
+            self.log.write(line.encode() + b"\n")
+            self.log.flush()
+            os.fsync(self.log.fileno())
+        except OSError as error:
+            raise RunError(f"{self.path / ROUNDS}: cannot be written: {error.strerror}") from error
 
-    def save(self, state: ServerState) -> None:
-        """A checkpoint; the oldest beyond two generations goes."""
+    def save(self, state: ServerState, private: Mapping[int, int] | None = None, about: str = "") -> None:
+        """A checkpoint; the oldest beyond two generations goes.
+
+        `private`: the round in which each client last kept something. `about`: the fingerprint of the run.
+        """
         folder = self.path / CHECKPOINTS
         stem = f"{state.round:06d}"
         held = dict(state.params) | {f"{PREVIOUS}{name}": value for name, value in (state.previous or {}).items()}
@@ -103,6 +115,8 @@ class RunFolder:
             "round": state.round,
             "loss": state.loss,
             "policy": dict(state.policy),
+            "private": {str(client): round for client, round in (private or {}).items()},
+            "about": about,
             "log_bytes": self.log.tell(),
             "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
         }
@@ -122,28 +136,38 @@ class RunFolder:
         """The round of the oldest checkpoint."""
         return min(int(manifest.stem) for manifest in (self.path / CHECKPOINTS).glob("*.json"))
 
-    def load(self) -> ServerState | None:
-        """The newest good checkpoint, with the log cut back to it; None if there is none (nothing was committed)."""
+    def load(self) -> "Checkpoint | None":
+        """The newest good checkpoint, with the log cut back to it; None if nothing was committed yet.
+
+        The start is a checkpoint too, so a log without any means that something was deleted: then nothing is touched.
+        """
         manifests = sorted((self.path / CHECKPOINTS).glob("*.json"), reverse=True)
-        state, log_bytes = None, 0
-        for manifest in manifests:
-            found = read_checkpoint(manifest)
-            if found is not None and found[1] <= (self.path / ROUNDS).stat().st_size:
-                state, log_bytes = found
-                break
-        if state is None and manifests and (self.path / ROUNDS).stat().st_size:
-            raise RunError(f"{self.path}: no checkpoint is readable; the log is left as it is")
-        self.log.truncate(log_bytes)
-        self.log.seek(log_bytes)
+        written = (self.path / ROUNDS).stat().st_size
+        good = (read_checkpoint(manifest) for manifest in manifests)
+        found = next((checkpoint for checkpoint in good if checkpoint and checkpoint.log_bytes <= written), None)
+        if found is None and (written or any(int(manifest.stem) > 0 for manifest in manifests)):
+            raise RunError(
+                f"{self.path}: no checkpoint fits {ROUNDS}: files are damaged or missing; nothing was changed"
+            )
+        self.log.truncate(found.log_bytes if found else 0)
+        self.log.seek(0, os.SEEK_END)
         os.fsync(self.log.fileno())
-        return state
+        return found
 
     def rounds(self) -> list[dict[str, Any]]:
         return list(read_rounds(self.path))
 
 
-def read_checkpoint(manifest: Path) -> tuple[ServerState, int] | None:
-    """State and log length, or None if anything about the checkpoint is damaged."""
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    state: ServerState
+    private: dict[int, int]
+    about: str
+    log_bytes: int
+
+
+def read_checkpoint(manifest: Path) -> Checkpoint | None:
+    """None if anything about it is damaged."""
     try:
         content = json.loads(manifest.read_bytes())
         body = content["body"]
@@ -153,8 +177,9 @@ def read_checkpoint(manifest: Path) -> tuple[ServerState, int] | None:
         held = safetensors.torch.load(tensors)
         previous = {name.removeprefix(PREVIOUS): held.pop(name) for name in list(held) if name.startswith(PREVIOUS)}
         state = ServerState(body["round"], held, body["loss"], body["policy"], previous or None)
-        return state, body["log_bytes"]
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        private = {int(client): round for client, round in body["private"].items()}
+        return Checkpoint(state, private, body["about"], body["log_bytes"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
         return None
 
 
@@ -193,14 +218,27 @@ def free_name(root: Path, settings: Settings) -> Path:
     return path
 
 
+def fingerprint(settings: Settings, params: Params, data: Iterable[torch.Tensor]) -> str:
+    """Of all that a resumed run must share with its beginning: settings (rounds may be raised), model, data."""
+    digest = hashlib.sha256(config.to_toml(dataclasses.replace(settings, rounds=1)).encode())
+    digest.update(repr([(name, str(value.dtype), tuple(value.shape)) for name, value in params.items()]).encode())
+    for tensor in data:
+        update(digest, tensor)
+    return digest.hexdigest()
+
+
 def params_sha256(params: Params) -> str:
     """One hash over names, types, shapes and bytes, in the order of the names."""
     digest = hashlib.sha256()
     for name in sorted(params):
-        value = params[name].detach().cpu().contiguous()
-        digest.update(f"{name}/{value.dtype}/{tuple(value.shape)}/".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(f"{name}/{params[name].dtype}/{tuple(params[name].shape)}/".encode())
+        update(digest, params[name])
     return digest.hexdigest()
+
+
+def update(digest: "hashlib._Hash", tensor: torch.Tensor) -> None:
+    """With the tensor's bytes."""
+    digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def log_sha256(rounds: list[dict[str, Any]]) -> str:

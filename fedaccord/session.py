@@ -4,15 +4,17 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
 import torch
+from torch import nn
 
 from fedaccord.algorithm import run, start
+from fedaccord.errors import RunError
 from fedaccord.live import View
 from fedaccord.records import Engine, RoundLog, ServerState
-from fedaccord.runs import RunFolder
+from fedaccord.runs import RunFolder, fingerprint
 from fedaccord.simulation import Simulation
 
 
@@ -21,6 +23,7 @@ class Outcome:
     state: ServerState
     rounds: list[RoundLog]  # all of the run, also those from before it was resumed
     stopped: bool  # a person asked it to stop before the last round
+    about: str  # the run's fingerprint
 
 
 def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -> Outcome:
@@ -28,12 +31,20 @@ def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -
     fed, settings = simulation.federation, simulation.settings
     with torch_threads(settings.threads), stop_request() as asked:
         fed.engine.open(folder.private if folder else None)
-        state = folder.load() if folder else None
+        about = fingerprint(settings, simulation.params, fed.data())
+        found = folder.load() if folder else None
         logs = [RoundLog(**entry) for entry in folder.rounds()] if folder else []
-        if state is None:
+        if found is not None and folder is not None:
+            if found.about != about:
+                raise RunError(
+                    f"{folder.path}: the settings, the model or the data are not those that this run began with"
+                )
+            fed.engine.expect(found.private)
+            state = on_device(found.state, simulation.model)
+        else:
             state = start(fed, simulation.params)
             if folder:
-                checkpoint(fed.engine, folder, state)
+                checkpoint(fed.engine, folder, state, about)
         if view:
             view.begin(logs)
         try:
@@ -42,7 +53,7 @@ def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -
                 if folder:
                     folder.append(log)
                     if state.round % settings.checkpoint_every == 0 or state.round == settings.rounds or asked.is_set():
-                        checkpoint(fed.engine, folder, state)
+                        checkpoint(fed.engine, folder, state, about)
                 if view:
                     view.show(log)
                 if asked.is_set():
@@ -51,14 +62,21 @@ def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -
             if view:
                 view.end()
             fed.engine.close()
-    return Outcome(state, logs, stopped=state.round < settings.rounds)
+    return Outcome(state, logs, state.round < settings.rounds, about)
 
 
-def checkpoint(engine: Engine, folder: RunFolder, state: ServerState) -> None:
+def checkpoint(engine: Engine, folder: RunFolder, state: ServerState, about: str = "") -> None:
     """What the clients keep first, then the server's state: a checkpoint never names what is not there."""
-    engine.save()
-    folder.save(state)
+    folder.save(state, engine.save(), about)
     engine.prune(folder.oldest())
+
+
+def on_device(state: ServerState, model: nn.Module) -> ServerState:
+    """A checkpoint is read to the CPU; the run goes on where the model is."""
+    device = next(model.parameters()).device
+    params = {name: value.to(device) for name, value in state.params.items()}
+    previous = {name: value.to(device) for name, value in (state.previous or {}).items()}
+    return replace(state, params=params, previous=previous or None)
 
 
 @contextmanager

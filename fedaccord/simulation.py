@@ -17,7 +17,7 @@ from fedaccord.data import partition
 from fedaccord.data.prepare import Pixels
 from fedaccord.data.sets import DataSet
 from fedaccord.engines.serial import SerialEngine, Site
-from fedaccord.errors import SettingsError
+from fedaccord.errors import DataError, FedAccordError, SettingsError
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.policy.reinforce import Reinforce
 from fedaccord.policy.schedule import FixedSchedule, Replay
@@ -126,6 +126,7 @@ def federation_of(
     """Model, data and settings -> Federation. A method is a choice of objective and policy, nothing else."""
     device = find_device(settings.device)
     model.to(device)
+    check_model(model, clients, [part for part in (validation, test) if part is not None], prepare, device)
     data = [client.to(device) for client in clients]
     objective = objective_of(settings, model, data, prepare)
     site = Site(model, objective, data, prepare, settings.seed, settings.rm_store)
@@ -147,7 +148,34 @@ def federation_of(
         clients_report=validation is None,
         paired=settings.paired and validation is None,
         guards=settings.guards,
+        data=lambda: (tensor for client in data for tensor in (client.inputs, client.targets)),
+        buffers=frozenset(model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()),
     )
+
+
+def check_model(
+    model: nn.Module, clients: Sequence[ClientData], others: Sequence[Examples], prepare: Prepare, device: torch.device
+) -> None:
+    """One trial on two examples: a model that does not fit the data is told in one line, before anything runs."""
+    held = [part for part in (*clients, *others) if len(part)]
+    if not any(len(client) for client in clients):
+        raise DataError("no client has any data")
+    if len(held) < len(others) + 1 or any(len(part) == 0 for part in others):
+        raise DataError("the validation or test set is empty")
+    was_training = model.training
+    try:
+        with torch.no_grad():
+            scores = model.eval()(prepare(held[0].inputs[:2].clone().to(device), None))
+    except FedAccordError:
+        raise
+    except Exception as error:  # whatever a user's model raises
+        raise DataError(f"the model cannot be run on the clients' inputs: {error}") from error
+    finally:
+        model.train(was_training)
+    largest = max(int(part.targets.max()) for part in held)
+    if not isinstance(scores, torch.Tensor) or scores.dim() != 2 or scores.shape[1] <= largest:
+        given = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else f"a {type(scores).__name__}"
+        raise DataError(f"the model must give (examples, {largest + 1} or more class scores), it gives {given}")
 
 
 def objective_of(settings: Settings, model: nn.Module, clients: Sequence[ClientData], prepare: Prepare) -> Objective:
@@ -158,7 +186,7 @@ def objective_of(settings: Settings, model: nn.Module, clients: Sequence[ClientD
         example = next(client.inputs[:2] for client in clients if len(client))
         fresh = settings.rm_memory == "fresh"
         return RepresentationMatching(
-            model, prepare(example, None), layer_names(settings), settings.rm_kernel, settings.rm_batch, fresh
+            model, prepare(example.clone(), None), layer_names(settings), settings.rm_kernel, settings.rm_batch, fresh
         )
     return Plain()
 

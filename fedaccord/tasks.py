@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,6 +92,7 @@ PRESETS = {
 
 def find_task(name: str, image_size: int = 0) -> Task:
     """A preset by its name; or a task made from a folder of pictures, an .npz file, or a Python file's variable."""
+    name = "kws" if name == "speech_commands" else name
     if name in PRESETS:
         return PRESETS[name]
     file, colon, variable = name.rpartition(":")
@@ -101,6 +103,8 @@ def find_task(name: str, image_size: int = 0) -> Task:
         return from_data(name, lambda: own.load_folder(path, image_size))
     if path.suffix == ".npz" and path.is_file():
         return from_data(name, lambda: own.load_npz(path))
+    if path.suffix == ".npz" or path.is_absolute():
+        raise SettingsError(f"{name}: there is no such file or folder (any more)")
     raise SettingsError(
         f"unknown task '{name}': expected {', '.join(PRESETS)}, a folder of pictures by class, an .npz file, "
         "or file.py:name"
@@ -112,7 +116,12 @@ def from_python(path: Path, variable: str) -> Task:
     if spec is None or spec.loader is None or not path.is_file():
         raise SettingsError(f"{path}: there is no such Python file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    sys.path.insert(0, str(path.parent.resolve()))  # so that it finds its neighbours, as when it is run
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
     task = getattr(module, variable, None)
     if not isinstance(task, Task):
         raise SettingsError(f"{path}: '{variable}' is {'missing' if task is None else 'not a fedaccord.Task'}")

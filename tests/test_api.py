@@ -51,6 +51,18 @@ def test_tensors_and_data_sets_give_the_same_bits():
     )
 
 
+def test_arrays_and_lists_will_do():
+    arrays = [[x.numpy(), y.numpy()] for x, y in blobs()]
+    history = federate(model(), arrays, rounds=2, method="FA+RM", rm_layers=["input", "relu#1", "top"])
+    assert len(history.rounds) == 2
+
+
+def test_a_folder_refuses_other_data(tmp_path):
+    federate(model(), blobs(), rounds=2, folder=tmp_path / "run")
+    with pytest.raises(RunError, match="the data"):
+        federate(model(), blobs(seed=5), rounds=2, folder=tmp_path / "run")
+
+
 def test_the_given_model_is_left_alone():
     mine = model()
     before = params_sha256(mine.state_dict())
@@ -79,6 +91,12 @@ BAD = [
     ([(torch.zeros(3, 3), torch.zeros(2, dtype=torch.long))], {}, DataError, "client 0: 3 inputs but 2 targets"),
     ([(torch.zeros(3, 3), torch.zeros(3))], {}, DataError, "one class number each"),
     ([(torch.zeros(3, 3), torch.tensor([0, -1, 0]))], {}, DataError, "negative"),
+    ([(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))], {}, DataError, "no client has any data"),
+    ([(torch.zeros(3, 3), torch.tensor([0, 1, 7]))], {}, DataError, "8 or more class scores"),
+    ([(torch.zeros(3, 4), torch.tensor([0, 1, 2]))], {}, DataError, "cannot be run on the clients' inputs"),
+    ([(torch.zeros(3, 3).double(), torch.tensor([0, 1, 2]))], {}, DataError, "cannot be run on the clients' inputs"),
+    (blobs(), {"validation": (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))}, DataError, "set is empty"),
+    (blobs(), {"validation": (torch.full((2, 3), torch.nan), torch.tensor([0, 1]))}, DataError, "not finite"),
     (blobs(), {"method": "X"}, SettingsError, "expected one of"),
     (blobs(), {"learning": 1}, SettingsError, "unknown setting"),
 ]

@@ -22,11 +22,25 @@ def pairs_of(values):
     return [struct.pack("<2f", *values[i : i + 2].tolist()) for i in range(0, len(values), 2)]
 
 
+def spy_on(engine):
+    """A list that fills with all that the clients send."""
+    sent, original = [], engine.train
+
+    def train(order):
+        for update in original(order):
+            sent.append(update)
+            yield update
+
+    engine.train = train
+    return sent
+
+
 def test_canaries_in_theta_are_found_nowhere_outside_the_store(tmp_path):
     task = find_task("digits")
     changes = {"method": "FA+RM", "rounds": 3, "rm_store": "disk", "rm_weight": 1e-2, "lr": 1e-30}
     sim = from_task(task, config.make(task.defaults("non-iid"), changes))
     engine, canaries = sim.federation.engine, torch.rand(2 * CANARIES, generator=torch.Generator().manual_seed(0))
+    sent = spy_on(engine)
     with RunFolder.create(tmp_path / "run", sim.settings) as folder:
         engine.open(folder.private)
         state = start(sim.federation, sim.params)
@@ -39,7 +53,8 @@ def test_canaries_in_theta_are_found_nowhere_outside_the_store(tmp_path):
                 engine.store.put(3, 1, theta)
     wanted = pairs_of(canaries)
     assert len(wanted) == CANARIES
-    inside, outside = b"", b""
+    inside, outside = b"", b"".join(value.numpy().tobytes() for update in sent for value in update.params.values())
+    assert len(sent) == 30
     for path in sorted((tmp_path / "run").rglob("*")):
         if path.is_file():
             data = path.read_bytes()
@@ -62,16 +77,7 @@ def test_an_update_has_no_field_that_could_carry_theta_or_data():
 def test_every_update_holds_the_models_names_and_nothing_else():
     task = find_task("digits")
     sim = from_task(task, config.make(task.defaults("non-iid"), {"method": "FA+RM", "rounds": 2}))
-    engine = sim.federation.engine
-    seen = []
-    original = engine.train
-
-    def spy(order):
-        for update in original(order):
-            seen.append(update)
-            yield update
-
-    engine.train = spy
+    sent = spy_on(sim.federation.engine)
     list(run(sim.federation, start(sim.federation, sim.params)))
-    assert len(seen) == 20
-    assert all(update.params.keys() == sim.params.keys() for update in seen)
+    assert len(sent) == 20
+    assert all(update.params.keys() == sim.params.keys() for update in sent)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from fedaccord.algorithm import run, start
 from fedaccord.client.store import PrivateStore
 from fedaccord.errors import RunError
 from fedaccord.records import RoundLog, ServerState
-from fedaccord.runs import RunFolder, log_sha256, params_sha256, read_rounds
+from fedaccord.runs import RunFolder, fingerprint, log_sha256, params_sha256, read_rounds
 from fedaccord.session import checkpoint, drive
 from fedaccord.simulation import from_task
 from fedaccord.tasks import find_task
@@ -39,17 +40,21 @@ def finish(path, sim):
     return params_sha256(outcome.state.params), log_sha256(list(read_rounds(path)))
 
 
+def about(sim):
+    return fingerprint(sim.settings, sim.params, sim.federation.data())
+
+
 def stop_after(path, sim, rounds, save=True):
     """What a run leaves that ends after so many rounds; save=False: it dies between the log line and the checkpoint."""
     with RunFolder.create(path, sim.settings) as folder:
         engine = sim.federation.engine
         engine.open(folder.private)
         state = start(sim.federation, sim.params)
-        checkpoint(engine, folder, state)
+        checkpoint(engine, folder, state, about(sim))
         for state, log in run(sim.federation, state):  # noqa: B020
             folder.append(log)
             if save or state.round < rounds:
-                checkpoint(engine, folder, state)
+                checkpoint(engine, folder, state, about(sim))
             elif sim.settings.rm_store == "memory":
                 engine.save()  # theta_i of the round that is lost is on disk already
             if state.round == rounds:
@@ -83,6 +88,19 @@ def test_with_private_parameters_too(tmp_path, store):
     assert whole != finish(tmp_path / "fresh", simulation(**changes, rm_memory="fresh"))
 
 
+def test_matching_with_weight_zero_is_fa_to_the_bit(tmp_path, whole):
+    assert finish(tmp_path / "run", simulation(method="FA+RM", rm_weight=0.0)) == whole
+
+
+def test_one_round_that_blew_up_does_not_spoil_the_next(tmp_path):
+    """A rate of 1e4 makes every client's weights and theta_i infinite; a later, sane round must work again."""
+    sim = simulation(method="FA+RM", rm_weight=1e-2, lr=1e4, lr_decay=1e-5, rounds=4)
+    logs = [log for _, log in run(sim.federation, start(sim.federation, sim.params))]
+    assert len(logs[0].refused) == 5
+    assert not logs[1].refused
+    assert logs[1].guard is None
+
+
 def test_resuming_a_finished_run_changes_nothing(tmp_path, whole):
     assert finish(tmp_path / "run", simulation()) == whole
     assert finish(tmp_path / "run", simulation()) == whole
@@ -92,11 +110,11 @@ def test_sparse_checkpoints_resume_to_the_same_bits(tmp_path, whole):
     sim = simulation(checkpoint_every=5)
     with RunFolder.create(tmp_path / "run", sim.settings) as folder:
         state = start(sim.federation, sim.params)
-        folder.save(state)
+        folder.save(state, about=about(sim))
         for state, log in run(sim.federation, state):  # noqa: B020
             folder.append(log)
             if state.round == 5:
-                folder.save(state)
+                folder.save(state, about=about(sim))
             if state.round == 8:
                 break
     assert finish(tmp_path / "run", sim) == whole
@@ -139,8 +157,7 @@ def test_the_newest_good_checkpoint_is_used_and_the_log_cut_back_to_it(tmp_path,
     assert len(manifests) == 2  # two generations
     damage(manifests[-1])
     folder = RunFolder(tmp_path / "run")
-    state = folder.load()
-    assert state is not None
+    state = folder.load().state
     assert state.round == (7 if damage is half_a_log_line else 6)
     assert len(folder.rounds()) == state.round
     folder.close()
@@ -152,10 +169,53 @@ def test_with_no_readable_checkpoint_the_log_is_kept_and_the_error_says_so(tmp_p
     for manifest in (tmp_path / "run" / "checkpoints").glob("*.json"):
         empty_the_manifest(manifest)
     folder = RunFolder(tmp_path / "run")
-    with pytest.raises(RunError, match="no checkpoint is readable"):
+    with pytest.raises(RunError, match="no checkpoint fits"):
         folder.load()
     assert len(folder.rounds()) == 3
     folder.close()
+
+
+def delete_the_log(run):
+    (run / "rounds.jsonl").unlink()
+
+
+def delete_the_manifests(run):
+    for manifest in (run / "checkpoints").glob("*.json"):
+        manifest.unlink()
+
+
+def delete_the_checkpoints(run):
+    shutil.rmtree(run / "checkpoints")
+
+
+@pytest.mark.parametrize("delete", [delete_the_log, delete_the_manifests, delete_the_checkpoints])
+def test_deleted_files_are_told_and_nothing_else_is_touched(tmp_path, delete):
+    stop_after(tmp_path / "run", simulation(), 3)
+    delete(tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with RunFolder(tmp_path / "run") as folder, pytest.raises(RunError, match="damaged or missing"):
+        folder.load()
+    assert all(path.read_bytes() == data for path, data in before.items())
+
+
+def test_private_parameters_that_are_gone_are_told(tmp_path):
+    changes = {"method": "FA+RM", "rm_weight": 1e-2}
+    stop_after(tmp_path / "run", simulation(**changes), 3)
+    shutil.rmtree(tmp_path / "run" / "private")
+    with pytest.raises(RunError, match="is missing"):
+        finish(tmp_path / "run", simulation(**changes))
+
+
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"lr": 0.3}, {"alpha": 0.1, "split": "dirichlet"}])
+def test_a_run_goes_on_only_with_the_settings_and_data_it_began_with(tmp_path, changes):
+    stop_after(tmp_path / "run", simulation(), 3)
+    with pytest.raises(RunError, match="not those that this run began with"):
+        finish(tmp_path / "run", simulation(**changes))
+
+
+def test_more_rounds_may_be_asked_for(tmp_path, whole):
+    stop_after(tmp_path / "run", simulation(rounds=5), 5)  # round 5 is tested in both runs: test_every is 5
+    assert finish(tmp_path / "run", simulation()) == whole
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path, whole):
@@ -192,9 +252,8 @@ def test_settings_and_state_come_back_as_they_were(tmp_path):
     }
     state = ServerState(4, odd, 0.1 + 0.2, {"mu": [0.1, 1 / 3], "window": [[1.5, None]]})
     folder.save(state)
-    back = folder.load()
+    back = folder.load().state
     folder.close()
-    assert back is not None
     assert dataclasses.replace(back, params={}) == dataclasses.replace(state, params={})
     assert params_sha256(back.params) == params_sha256(odd)
 

@@ -8,6 +8,7 @@ import torch
 from fedaccord import config
 from fedaccord.algorithm import run, start
 from fedaccord.cli import main
+from fedaccord.seeds import global_seed
 from fedaccord.simulation import from_task
 from fedaccord.tasks import find_task
 
@@ -27,12 +28,10 @@ def test_a_network_beyond_the_papers_trains_with_matching(name):
     assert logs[-1].loss < logs[0].loss
     # theta_i moved, in every matching layer: gradients reach it (line 10)
     store = simulation.federation.engine.store
-    first, last = store.get(0, 99), {}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
+    with global_seed(settings.seed, "matching", 0, client=0):
         objective.matching.reset_parameters()
-        last = objective.matching.state_dict()
-    assert all(not torch.equal(first[key], last[key]) for key in first)
+    began, ended = objective.matching.state_dict(), store.get(0, 99)
+    assert all(not torch.equal(began[name], ended[name]) for name in ended)
 
 
 @pytest.mark.parametrize("name", ["digits", f"{ZOO}:resnet"])

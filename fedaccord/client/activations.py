@@ -38,17 +38,18 @@ class Activation:
     name: str
     value: Tensor
     finish: Callable[[Tensor], Tensor] | None = None  # the point-wise function that made it
-    tokens: bool = False  # whether it is (batch, tokens, features)
+    tokens: bool = False  # whether its features are the last axis: (batch, tokens, features)
     inside: str = ""  # the module that was running, where that was followed
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """A pooling between two layers of interest. A mean has no positions."""
+    """A pooling between two layers of interest. A mean has no positions; those of a maximum may repeat."""
 
     before: torch.Size
     after: torch.Size
     positions: Tensor | None = None
+    overlapping: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,37 +80,50 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = func.__name__.strip("_")
-        if name in MAX_POOLINGS and self.positions:
-            return self.max_pooling(name, args, kwargs)
+        if name.removesuffix("_with_indices") in MAX_POOLINGS and self.positions:
+            return self.max_pooling(name.removesuffix("_with_indices"), args, kwargs)
         result = func(*args, **kwargs)
         if name in POINTWISE:
             self.counts[name] += 1
             finish = partial(call_again, func, args[1:], kwargs)
             inside = self.path[-1] if self.path else ""
-            tokens = self.tokens and result.dim() == 3
+            tokens = self.tokens and result.dim() >= 3
             self.events.append(Activation(f"{name}#{self.counts[name]}", result, finish, tokens, inside))
         elif name in CONVOLUTIONS:
             weight = args[1] if len(args) > 1 else kwargs["weight"]
             self.tokens = False
             self.events.append(Weighted("conv", tuple(weight.shape[2:])))
         elif name in ("linear", "embedding"):
-            self.tokens = result.dim() == 3
+            self.tokens = result.dim() >= 3
             self.events.append(Weighted(name, tokens=self.tokens))
             if name == "embedding" and not self.counts[INPUT]:
                 self.counts[INPUT] += 1
                 # token ids cannot be rebuilt, their embedding can
                 self.events.append(Activation(INPUT, result, tokens=self.tokens))
         elif name in MEAN_POOLINGS:
-            given = args[0]
-            if given.dim() >= 3 and result.dim() in (2, given.dim()):
+            given = args[0] if args else kwargs["input"]
+            # over positions only: batch and channels must have survived
+            if given.dim() >= 3 and result.dim() in (2, given.dim()) and result.shape[:2] == given.shape[:2]:
                 ones = (1,) * (given.dim() - result.dim())
                 self.events.append(Pooling(given.shape, torch.Size((*result.shape, *ones))))
         return result
 
     def max_pooling(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        value, positions = getattr(functional, name)(*args, **{**kwargs, "return_indices": True})
-        self.events.append(Pooling(args[0].shape, value.shape, positions))
-        return (value, positions) if kwargs.get("return_indices") else value
+        given = args[0] if args else kwargs["input"]
+        asked = bool(kwargs.pop("return_indices", False))
+        value, positions = getattr(functional, name)(*args, **kwargs, return_indices=True)
+        if name.startswith("adaptive"):
+            overlapping = any(size % fewer for size, fewer in zip(given.shape[2:], value.shape[2:], strict=True))
+        else:
+            kernel = kwargs["kernel_size"] if "kernel_size" in kwargs else args[1]
+            stride = kwargs.get("stride") or (args[2] if len(args) > 2 else None) or kernel
+            overlapping = any(size > step for size, step in zip(as_tuple(kernel), as_tuple(stride), strict=False))
+        self.events.append(Pooling(given.shape, value.shape, positions, overlapping))
+        return (value, positions) if asked else value
+
+
+def as_tuple(size: Any) -> tuple[int, ...]:
+    return (size,) * 3 if isinstance(size, int) else tuple(size)
 
 
 def call_again(func: Callable[..., Any], rest: tuple[Any, ...], kwargs: dict[str, Any], value: Tensor) -> Tensor:
@@ -135,7 +149,7 @@ def record(
         recorder.events.append(Activation(INPUT, inputs))
         recorder.counts[INPUT] += 1
     with ExitStack() as stack:
-        modules = dict(model.named_modules())
+        modules = dict(model.named_modules()) if follow or layers else {}
         for name in modules if follow else ():
             stack.callback(modules[name].register_forward_pre_hook(partial(enter, recorder, name)).remove)
         for name in layers or ():
@@ -145,6 +159,8 @@ def record(
             stack.callback(modules[name].register_forward_hook(partial(leave, recorder)).remove)
         stack.enter_context(recorder)
         output = model(inputs)
+    if not isinstance(output, Tensor):
+        raise MatchingError(f"the model gives a {type(output).__name__}, not a tensor of class scores")
     events = recorder.events
     if not (events and isinstance(events[-1], Activation) and events[-1].value is output):
         events.append(Activation(TOP, output))
@@ -175,7 +191,7 @@ def keep_output(recorder: Recorder, name: str, module: nn.Module, inputs: Any, o
         raise MatchingError(f"layer '{name}' gives a {type(output).__name__}, not a tensor: name another layer")
     last = recorder.events[-1] if recorder.events else None
     finish = last.finish if isinstance(last, Activation) and last.value is output else None
-    recorder.events.append(Activation(name, output, finish, recorder.tokens and output.dim() == 3))
+    recorder.events.append(Activation(name, output, finish, recorder.tokens and output.dim() >= 3))
 
 
 @torch.no_grad()
@@ -195,6 +211,11 @@ def observe(model: nn.Module, inputs: Tensor, layers: Sequence[str] | None = Non
                 f"there is no layer '{name}'; seen: {', '.join(names)}; modules may be named too: {', '.join(modules)}"
             )
     found = [event for event in events if isinstance(event, Activation)]
+    for name in layers or ():
+        if name not in [event.name for event in found]:
+            raise MatchingError(
+                f"layer '{name}' did not run, or gives the same as another layer; seen: {', '.join(names)}"
+            )
     if len(found) < 2 or (layers is None and len(found) < 3):
         raise MatchingError(
             "representation matching needs an input, a non-linearity and a top layer; "

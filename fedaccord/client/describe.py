@@ -27,7 +27,7 @@ def describe(model: nn.Module, matching: Matching, inputs: Tensor) -> tuple[list
     with torch.no_grad(), FlopCounterMode(display=False) as own:
         _, events = record(model.eval(), inputs[:1], matching.layers, follow=True)
     rows = []
-    for layer, (below, between, above) in zip(matching.f, pairs(events), strict=True):
+    for layer, (below, between, above) in zip(matching.f, pairs(matching.turned(events)), strict=True):
         assert isinstance(layer, MatchingLayer)
         poolings = [event for event in between if isinstance(event, Pooling)]
         with torch.no_grad(), FlopCounterMode(display=False) as cost:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ class MatchingLayer(nn.Module):
         target, source = below.value.shape[1:], above.value.shape[1:]
         weighted = [event for event in between if isinstance(event, Weighted)]
         poolings = [event for event in between if isinstance(event, Pooling)]
-        tokens = below.tokens or (below.name == INPUT and len(target) == 2 and bool(weighted) and weighted[0].tokens)
+        tokens = below.tokens or (below.name == INPUT and len(target) >= 2 and bool(weighted) and weighted[0].tokens)
         self.form = form_of(source, target, tokens, any(event.kind == "conv" for event in weighted))
         self.early = 0  # how many of the poolings are undone after the weights, because they came before them
         self.layer: nn.Module
@@ -52,7 +53,7 @@ class MatchingLayer(nn.Module):
             if self.form == "spread":
                 self.folded = tuple(target[-1:])
             elif poolings and len(poolings[-1].after) == len(target) + 1:
-                self.folded, self.early = tuple(poolings[-1].after[1:]), len(poolings)
+                self.folded, self.early = (target[0], *poolings[-1].after[2:]), len(poolings)
             self.layer = nn.Linear(width, math.prod(self.folded))
 
     def forward(self, above: Tensor, poolings: Sequence[Pooling], like: Tensor) -> Tensor:
@@ -69,11 +70,16 @@ class MatchingLayer(nn.Module):
                 above = above.mean(dim=1) if self.axis == 1 else above.flatten(2).mean(dim=2)
             x = self.layer(above.flatten(1))
             if self.form == "spread":
-                return x[:, None].expand(like.shape)
+                return x.view(len(x), *(1,) * (like.dim() - 2), -1).expand(like.shape).contiguous()
             x = x.view(len(x), *self.folded)
         for pooling in reversed(poolings[: self.early]):
             x = undo(pooling, x)
-        return x if x.shape == like.shape else interpolate(x, like.shape[2:])
+        x = x if x.shape == like.shape else interpolate(x, like.shape[2:])
+        if x.shape != like.shape:
+            raise MatchingError(
+                f"rebuilt {tuple(x.shape[1:])} where {tuple(like.shape[1:])} was wanted; name other layers"
+            )
+        return x
 
 
 def form_of(source: torch.Size, target: torch.Size, tokens: bool, conv: bool) -> str:
@@ -112,8 +118,13 @@ def undo(pooling: Pooling, x: Tensor) -> Tensor:
     size = pooling.before[2:]
     if pooling.positions is None or pooling.positions.shape != x.shape:
         return x if x.shape[2:] == size or x.dim() != len(pooling.before) else interpolate(x, size)
+    positions, values = pooling.positions.flatten(2), x.flatten(2)
     empty = x.new_zeros(*x.shape[:2], math.prod(size))
-    return empty.scatter(2, pooling.positions.flatten(2), x.flatten(2)).view(*x.shape[:2], *size)
+    if not pooling.overlapping:
+        return empty.scatter(2, positions, values).view(*x.shape[:2], *size)
+    # windows that overlap may have taken the same position: it gets the mean of what they gave
+    hits = empty.scatter_add(2, positions, torch.ones_like(values)).clamp_(min=1)
+    return (empty.scatter_add(2, positions, values) / hits).view(*x.shape[:2], *size)
 
 
 class Matching(nn.Module):
@@ -123,15 +134,31 @@ class Matching(nn.Module):
         """Built from a trial run on `inputs`, at least one example as the model sees it."""
         super().__init__()
         self.layers = None if layers is None else tuple(layers)
-        steps = pairs(observe(model, inputs, layers))
+        seen = observe(model, inputs, layers)
+        steps = pairs(batch_first(seen, len(inputs)))
+        # which layers of interest are sequence-first: decided here, as later a batch may be as long as a sequence
+        found = [event for event in seen if isinstance(event, Activation)]
+        self.turn = [event.value.shape[0] != len(inputs) for event in found]
         self.names = [below.name for below, _, _ in steps] + [steps[-1][2].name]
         self.f = nn.ModuleList(MatchingLayer(below, between, above, kernel) for below, between, above in steps)
-        self.to(steps[0][0].value)  # the device and the type of the model's activations
+        for layer, (_, _, above) in zip(self.f, steps, strict=True):
+            layer.to(above.value)  # the device and the type of what it reads
 
     def reset_parameters(self) -> None:
         """theta_1: torch's own initialisation, from the global generator."""
         for layer in self.f:
             layer.layer.reset_parameters()  # type: ignore[operator, union-attr]
+
+    def turned(self, events: Sequence[Event]) -> list[Event]:
+        """With every activation's batch in front."""
+        if not any(self.turn):
+            return list(events)
+        turn, result = iter(self.turn), []
+        for event in events:
+            if isinstance(event, Activation) and next(turn, False):
+                event = replace(event, value=event.value.transpose(0, 1))
+            result.append(event)
+        return result
 
     def loss(self, trained: Sequence[Event], frozen: Sequence[Event]) -> Tensor:
         """Eq. 1: L_M = sum_{j=1}^{M-1} || f_j(a_{j+1}(x; w_i); theta_j) - a_j(x; w) ||_2^2, mean over the batch.
@@ -139,6 +166,7 @@ class Matching(nn.Module):
         `trained` are the events of the trainable model (with pooling positions), `frozen` those of the received one. If
         the frozen model saw only the first part of the batch, only that part is matched.
         """
+        trained, frozen = self.turned(trained), self.turned(frozen)
         targets = [event for event in frozen if isinstance(event, Activation)]
         names = [event.name for event in trained if isinstance(event, Activation)]
         if names != self.names or len(targets) != len(names):
@@ -161,6 +189,24 @@ class Matching(nn.Module):
         return total
 
 
+def batch_first(events: Sequence[Event], batch: int) -> list[Event]:
+    """Activations of sequence-first models, (tokens, batch, features), turned round."""
+    return [turn(event, batch) if isinstance(event, Activation) else event for event in events]
+
+
+def turn(activation: Activation, batch: int) -> Activation:
+    shape = activation.value.shape
+    if len(shape) < 2:
+        raise MatchingError(f"layer '{activation.name}' has shape {tuple(shape)}, no batch axis: name other layers")
+    if shape[0] == batch:
+        return activation
+    if shape[1] != batch:
+        raise MatchingError(
+            f"layer '{activation.name}' has shape {tuple(shape)}, no axis for {batch} examples: name others"
+        )
+    return replace(activation, value=activation.value.transpose(0, 1))
+
+
 def pairs(events: Sequence[Event]) -> list[tuple[Activation, list[Event], Activation]]:
     """(a_j, what lies between, a_{j+1}) for each pair of consecutive layers of interest."""
     found: list[tuple[Activation, list[Event], Activation]] = []
@@ -180,4 +226,4 @@ def cut(pooling: Pooling, count: int) -> Pooling:
     """The pooling of the first `count` examples."""
     if pooling.positions is None or len(pooling.positions) == count:
         return pooling
-    return Pooling(pooling.before, pooling.after, pooling.positions[:count])
+    return replace(pooling, positions=pooling.positions[:count])

@@ -138,7 +138,7 @@ class MatchingLoss:
     def keep(self) -> Params | None:
         if self.objective.fresh:
             return None
-        return {name: value.clone() for name, value in self.objective.matching.state_dict().items()}
+        return {name: value.cpu().clone() for name, value in self.objective.matching.state_dict().items()}
 
 
 @torch.no_grad()

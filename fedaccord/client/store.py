@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors.torch
@@ -30,6 +31,7 @@ class PrivateStore:
         self.in_memory = in_memory
         self.held: dict[int, tuple[int, Params]] = {}  # client -> its newest generation
         self.unsaved: set[int] = set()
+        self.newest: dict[int, int] = {}  # client -> the round of its newest generation
 
     def get(self, client: int, round: int) -> Params | None:
         """What the client kept in the newest round before `round`; None if it never trained."""
@@ -39,25 +41,34 @@ class PrivateStore:
         return read(found[-1][1]) if found else None
 
     def put(self, client: int, round: int, params: Params) -> None:
+        self.newest[client] = round
         if self.in_memory:
             self.held[client] = (round, params)
             self.unsaved.add(client)
         else:
             self.write(client, round, params)
 
-    def save(self) -> None:
-        """Make everything durable; called before the server's checkpoint of the same round."""
+    def expect(self, newest: Mapping[int, int]) -> None:
+        """Go on from a checkpoint that names every client's newest generation; an error if one is gone."""
+        self.newest = dict(newest)
+        for client, round in newest.items():
+            if round not in [generation for generation, _ in self.generations(client)]:
+                raise RunError(f"{self.folder}/{client}: what client {client} kept from round {round} is missing")
+
+    def save(self) -> dict[int, int]:
+        """Make everything durable, before the server's checkpoint of the round; each client's newest generation."""
         if self.folder is not None:
             for client in sorted(self.unsaved):
                 self.write(client, *self.held[client])
         self.unsaved.clear()
+        return dict(self.newest)
 
     def prune(self, committed: int) -> None:
         """Forget what no checkpoint of round `committed` or later could need."""
         if self.folder is None or not self.folder.exists():
             return
-        for client in self.folder.iterdir():
-            old = [path for generation, path in self.generations(int(client.name)) if generation <= committed]
+        for client in self.newest:
+            old = [path for generation, path in self.generations(client) if generation <= committed]
             for path in old[:-1]:
                 path.unlink()
 

@@ -49,7 +49,10 @@ def train(
             total += loss.detach()
     params = {name: value.clone() for name, value in model.state_dict().items()}
     update = ClientUpdate(client, params, len(data), float(total) / hyper.steps, *reports)
-    return update, loss_of.keep()  #                                                                          12
+    kept = loss_of.keep()
+    if kept is not None and not all(bool(value.isfinite().all()) for value in kept.values()):
+        kept = private  # a round that blew up must not spoil the next one
+    return update, kept  #                                                                                    12
 
 
 @torch.inference_mode()

@@ -1,5 +1,6 @@
 """Stored inputs -> what the model sees: scaled, and augmented in training. Whole batches on tensors."""
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -25,12 +26,18 @@ class Pixels:
     def __call__(self, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
         if self.augment and generator is not None:
             inputs = crop_and_flip(inputs, generator)
-        shape = (1, -1, *[1] * (inputs.dim() - 2))
-        scale = torch.tensor([1 / (255 * s) for s in self.std], device=inputs.device).view(shape)
-        shift = torch.tensor([m / s for m, s in zip(self.mean, self.std, strict=True)], device=inputs.device).view(
-            shape
-        )
+        scale, shift = constants(self.mean, self.std, inputs.dim(), inputs.device)
         return (inputs * scale).sub_(shift)
+
+
+@functools.lru_cache(maxsize=16)
+def constants(
+    mean: tuple[float, ...], std: tuple[float, ...], dimensions: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """(x / 255 - mean) / std as x * scale - shift, in the shape of the inputs."""
+    shape = (1, -1, *[1] * (dimensions - 2))
+    scale = torch.tensor([1 / (255 * s) for s in std], device=device).view(shape)
+    return scale, torch.tensor([m / s for m, s in zip(mean, std, strict=True)], device=device).view(shape)
 
 
 def crop_and_flip(inputs: Tensor, generator: torch.Generator) -> Tensor:

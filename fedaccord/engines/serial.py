@@ -1,7 +1,7 @@
 """The reference engine: the clients one after the other, in this process."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,8 +51,11 @@ class SerialEngine:
                 self.store.put(client, order.round, private)
             yield update
 
-    def save(self) -> None:
-        self.store.save()
+    def expect(self, newest: Mapping[int, int]) -> None:
+        self.store.expect(newest)
+
+    def save(self) -> dict[int, int]:
+        return self.store.save()
 
     def prune(self, committed: int) -> None:
         self.store.prune(committed)

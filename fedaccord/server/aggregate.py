@@ -22,11 +22,16 @@ class Aggregate:
 
 
 def aggregate(
-    received: Params, updates: Iterable[ClientUpdate], server_lr: float = 1.0, total_examples: int | None = None
+    received: Params,
+    updates: Iterable[ClientUpdate],
+    server_lr: float = 1.0,
+    total_examples: int | None = None,
+    buffers: frozenset[str] = frozenset(),
 ) -> Aggregate:
     """Line 14: w_{t+1} = w_t + sum_i (n_i / N) (w_t^i - w_t), as a running mean: memory does not grow with the cohort.
 
-    `total_examples` is the paper's N, all clients' data; None makes the weights of the cohort sum to 1.
+    `total_examples` is the paper's N, all clients' data; None makes the weights of the cohort sum to 1. `buffers` (a
+    BatchNorm's statistics) take the plain mean: a variance must not be extrapolated.
     """
     # PAPER (line 14): N is all data, so with C < 1 the weights sum to about C and every step is shortened by it.
     # HERE: N is the cohort's data unless total_examples is given. WHY: FedAvg's own weights; see docs/deviations.md.
@@ -53,7 +58,7 @@ def aggregate(
     step = server_lr * (1.0 if total_examples is None else seen / total_examples)
     if step != 1.0:
         for name, value in mean.items():
-            if value.is_floating_point():
+            if value.is_floating_point() and name not in buffers:
                 value.sub_(received[name]).mul_(step).add_(received[name])
     return Aggregate({name: mean[name] for name in received}, clients, refused)
 

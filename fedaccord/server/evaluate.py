@@ -1,13 +1,13 @@
 """Line 15, L_{t+1} = Loss(w_{t+1}), in the paper's two ways, and the test accuracy."""
 
 import copy
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fedaccord.records import Examples, Measured, Params, Prepare
@@ -23,13 +23,15 @@ class Judge:
         self.examples = examples
         self.prepare = prepare
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def measure(self, params: Params) -> tuple[float, float]:
         """Mean cross-entropy and the share of right answers."""
+        for name, tensor in self.model.state_dict(keep_vars=True).items():
+            tensor.copy_(params[name])
         loss, right = 0.0, 0
         for first in range(0, len(self.examples), EVAL_BATCH):
             batch = self.examples[first : first + EVAL_BATCH]
-            logits = functional_call(self.model, params, (self.prepare(batch.inputs, None),))
+            logits = self.model(self.prepare(batch.inputs.clone(), None))  # a copy: a model may work in place
             loss += float(cross_entropy(logits, batch.targets, reduction="sum"))
             right += int((logits.argmax(1) == batch.targets).sum())
         return loss / len(self.examples), right / len(self.examples)
@@ -56,6 +58,9 @@ class ClientLosses:
         return Measured(self.mean_of(clients, "received_loss"), self.mean_of(clients, "previous_loss"))
 
     def mean_of(self, clients: Sequence[Mapping[str, Any]], key: str) -> float | None:
-        """A report that is not a finite number was dropped from the entry already."""
-        reported = [entry[key] for entry in clients if entry.get(key) is not None]
-        return float(self.average(reported)) if reported else None
+        """What is not a finite number stands as None in the entry; if there is nothing else, the loss is infinite."""
+        reported = [entry[key] for entry in clients if key in entry]
+        finite = [loss for loss in reported if loss is not None]
+        if not reported:
+            return None
+        return float(self.average(finite)) if finite else math.inf

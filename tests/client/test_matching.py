@@ -279,3 +279,151 @@ def test_a_frozen_copy_costs_no_graph():
         _, events = record(copy.deepcopy(model), x, positions=False)
     assert all(not event.value.requires_grad for event in events if hasattr(event, "value"))
     assert not any(isinstance(event, Pooling) and event.positions is not None for event in events)
+
+
+def conv_net(*layers, size=8, out=4):
+    """A convolution, whatever is to be tried, then a dense head that fits."""
+    body = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), *layers)
+    width = body.eval()(torch.zeros(1, 1, size, size)).numel()
+    return nn.Sequential(*body, nn.Flatten(), nn.Linear(width, 6), nn.ReLU(), nn.Linear(6, out))
+
+
+def test_gradients_with_overlapping_pooling_against_finite_differences():
+    """Two windows may take the same position; what is put back there is the mean of both, and so is the gradient."""
+    x = torch.randn(2, 3, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    pooled, positions = nn.functional.max_pool2d(x, 3, 2, 1, return_indices=True)
+    pooling = Pooling(x.shape, pooled.shape, positions, overlapping=True)
+    values = torch.randn(
+        pooled.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True
+    )
+    assert torch.autograd.gradcheck(lambda v: undo(pooling, v), values)
+    assert torch.equal(undo(pooling, pooled)[undo(pooling, pooled) != 0], x[undo(pooling, pooled) != 0])
+    model = conv_net(nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(3, 3, 3, padding=1), nn.ReLU())
+    _, events = record(model, torch.randn(2, 1, 8, 8))
+    assert [event.overlapping for event in events if isinstance(event, Pooling)] == [True]
+
+
+class ChannelNorm(nn.Module):
+    """A hand-written norm over the channels: its mean is no pooling."""
+
+    def forward(self, x):
+        return x - x.mean(1, keepdim=True)
+
+
+class SequenceFirst(nn.Module):
+    """torch's default order for transformers: (tokens, batch, features)."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(4, 8)
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0), 2, enable_nested_tensor=False
+        )
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):  # (batch, 1, 8, 8) -> 16 tokens of 4 values
+        return self.head(self.encoder(self.embed(x.reshape(len(x), 16, 4)).transpose(0, 1)).mean(0))
+
+
+class ChannelsLast(nn.Module):
+    """A ConvNeXt-like block: linear layers on (batch, h, w, channels)."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.wide, self.narrow = nn.Conv2d(1, 4, 2, 2), nn.Linear(4, 16), nn.Linear(16, 4)
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.stem(x).permute(0, 2, 3, 1)
+        x = x + self.narrow(nn.functional.gelu(self.wide(x)))
+        x = x + self.narrow(nn.functional.gelu(self.wide(x)))
+        return self.head(x.mean((1, 2)))
+
+
+class Dense(nn.Module):
+    """Concatenation of all that came before."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(4, 3, 3, padding=1)
+        self.head, self.unused = nn.Linear(7, 4), nn.Linear(2, 2)
+
+    def forward(self, x):
+        x = torch.cat([x, self.a(x).relu()], 1)
+        x = torch.cat([x, self.b(x).relu()], 1)
+        return self.head(nn.functional.adaptive_avg_pool2d(input=x, output_size=1).flatten(1))
+
+
+class SqueezeExcite(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.down, self.up, self.head = (
+            nn.Conv2d(1, 6, 3),
+            nn.Conv2d(6, 2, 1),
+            nn.Conv2d(2, 6, 1),
+            nn.Linear(6, 4),
+        )
+
+    def forward(self, x):
+        x = nn.functional.relu(self.conv(x), inplace=True)
+        gate = self.up(self.down(nn.functional.adaptive_avg_pool2d(x, 1)).relu()).sigmoid()
+        return self.head((x * gate).mean((2, 3)))
+
+
+class Tokens(nn.Module):
+    """An in-place non-linearity above a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(nn.functional.relu_(self.mix(x[:, 0])).mean(1))
+
+
+ODD = {
+    "channel norm": lambda: conv_net(ChannelNorm(), nn.ReLU()),
+    "sequence first": SequenceFirst,
+    "channels last": ChannelsLast,
+    "dense": Dense,
+    "squeeze-excite": SqueezeExcite,
+    "tokens": Tokens,
+    "groups and dilation": lambda: conv_net(nn.ReLU(), nn.Conv2d(3, 6, 3, groups=3, dilation=2), nn.SiLU()),
+    "indices asked for": lambda: conv_net(
+        nn.ReLU(), First(nn.MaxPool2d(2, return_indices=True)), nn.Conv2d(3, 3, 1), nn.ReLU()
+    ),
+    "adaptive max": lambda: conv_net(nn.AdaptiveMaxPool2d(3), nn.ReLU()),
+    "ceil mode": lambda: conv_net(nn.ReLU(), nn.MaxPool2d(3, ceil_mode=True), nn.Conv2d(3, 2, 3, padding=1), nn.Tanh()),
+    "prelu": lambda: conv_net(nn.PReLU(3), nn.AvgPool2d(2), nn.Conv2d(3, 2, 1), nn.PReLU()),
+}
+
+
+class First(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)[0]
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("batch", [0, 2])
+def test_odd_models_match_and_run_backward(name, batch):
+    model = ODD[name]().double()
+    x = torch.randn(16, 1, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    objective = RepresentationMatching(model, x[:2], batch=batch)
+    order = Order(1, (0,), {k: v.clone() for k, v in model.state_dict().items()}, Hyper(0.1, 1, rm_weight=1e-3))
+    loss_of = objective.begin(model.train(), order, 0, 0, None)
+    loss = loss_of(x, torch.arange(16) % 4)
+    weights = [weight for label, weight in model.named_parameters() if "unused" not in label]
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, [*weights, *loss_of.weights]))
+
+
+def test_a_model_without_a_tensor_of_scores_is_a_typed_error():
+    class Two(nn.Module):
+        def forward(self, x):
+            return x.relu(), x
+
+    with pytest.raises(MatchingError, match="gives a tuple"):
+        Matching(Two(), torch.randn(2, 3))

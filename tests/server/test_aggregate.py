@@ -61,6 +61,14 @@ def test_batchnorm_buffers_are_averaged_and_the_model_still_loads():
     assert model.num_batches_tracked == 7
 
 
+def test_a_buffer_is_never_extrapolated():
+    """A server step of 1.5 on weights 1 -> 3 gives 4; a variance takes the mean, 3."""
+    received = {"w": torch.tensor([1.0]), "running_var": torch.tensor([1.0])}
+    sent = {"w": torch.tensor([3.0]), "running_var": torch.tensor([3.0])}
+    result = aggregate(received, [ClientUpdate(0, sent, 5, 0.0)], 1.5, buffers=frozenset({"running_var"}))
+    assert (result.params["w"].item(), result.params["running_var"].item()) == (4.0, 3.0)
+
+
 BAD = {
     "NaN": update(1, w=torch.tensor([1.0, math.nan])),
     "infinity": update(1, w=torch.tensor([math.inf, 0.0])),

@@ -34,3 +34,23 @@ def test_the_second_way_is_the_mean_of_what_the_clients_report():
     assert ClientLosses()({}, reports) == Measured(1.5)
     assert ClientLosses(robust=True)({}, [*reports, {"received_loss": 1e9}]) == Measured(2.0)
     assert ClientLosses()({}, []) == Measured(None)
+
+
+def test_tied_weights_and_a_model_that_works_in_place():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = self.b = nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.b(self.a(x.sub_(1)))
+
+    model, x = Tied(), torch.randn(6, 2)
+    judge = Judge(model, Examples(x, torch.zeros(6, dtype=torch.long)), as_stored)
+    before = x.clone()
+    assert judge.loss(dict(model.state_dict())) == judge.loss(dict(model.state_dict()))
+    assert torch.equal(x, before)
+
+
+def test_reports_that_are_all_useless_count_as_infinite():
+    assert ClientLosses()({}, [{"received_loss": None}, {"received_loss": None}]).loss == float("inf")
