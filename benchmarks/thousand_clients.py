@@ -1,6 +1,6 @@
 """Peak memory of a thousand clients of the CIFAR network with representation matching (theta_i on disk).
 
-    python benchmarks/thousand_clients.py
+python benchmarks/thousand_clients.py
 """
 
 import argparse

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from fedaccord import config
 from fedaccord.live import LiveView
+from fedaccord.report import curves
 from fedaccord.report.split import draw
 from fedaccord.session import drive
 from fedaccord.simulation import from_task
@@ -38,7 +39,27 @@ def main() -> None:
         task, config.make(task.defaults("dirichlet"), {"split": "dirichlet", "alpha": 0.1, "clients": 20})
     )
     assert skewed.counts is not None
+    matching_curves()
     draw(skewed.counts, skewed.classes, "digits, split dirichlet, alpha 0.1, 20 clients", DOCS / "split.svg")
+
+
+def matching_curves() -> None:
+    """FA, FA+WD and FA+RM on one-class clients, from the logs in results/."""
+    results = DOCS.parent / "results"
+
+    def runs(task: str, method: str) -> list[Path]:
+        return sorted(results.glob(f"{task}-non-iid-{method}-C1.0-s*"))
+
+    titles = {
+        "mnist": "MNIST, 5 steps a round, 3 seeds",
+        "cifar10": "CIFAR-10, 20 steps a round, 1 seed",
+        "kws16": "keywords, quarter width, 20 steps, 1 seed",
+    }
+    panels = {
+        title: {method: found for method in ("FA", "FA+WD", "FA+RM") if (found := runs(task, method))}
+        for task, title in titles.items()
+    }
+    curves.draw(panels, DOCS / "matching.svg")
 
 
 if __name__ == "__main__":

@@ -209,29 +209,12 @@ def say(options: argparse.Namespace, text: str) -> None:
 
 
 def matching_command(options: argparse.Namespace) -> int:
-    from rich.console import Console
-    from rich.table import Table
-
-    from fedaccord.client.describe import describe
-    from fedaccord.client.matching import Matching
+    from fedaccord.client.describe import matching_report
     from fedaccord.simulation import layer_names
 
     task, settings = settings_of(options)
-    model = task.build_model(settings.width)
     inputs = task.prepare(task.data().train.inputs[:2], None)
-    matching = Matching(model, inputs, layer_names(settings), settings.rm_kernel)
-    rows, parameters, flops = describe(model, matching, inputs)
-    table = Table("layer", "in", "shape", "rebuilt from the layer above by", box=None)
-    for heading in ("parameters", "FLOPs"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        numbers = (f"{row.parameters:,}", f"{row.flops:,}") if row.rebuilt_by else ("", "")
-        table.add_row(row.name, row.inside, "x".join(map(str, row.shape)), row.rebuilt_by, *numbers)
-    Console(width=160 if not sys.stdout.isatty() else None).print(table)
-    theta, cost = sum(row.parameters for row in rows), sum(row.flops for row in rows)
-    print(f"theta_i: {theta:,} parameters, {cost:,} FLOPs an example forward; the model: {parameters:,} and {flops:,}")
-    # forward and backward are three forwards; the frozen model runs forward only
-    print(f"a training step costs about {(3 * flops + flops + 3 * cost) / (3 * flops):.2f} times one without matching")
+    print(matching_report(task.build_model(settings.width), inputs, layer_names(settings), settings.rm_kernel))
     return 0
 
 

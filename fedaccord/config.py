@@ -19,7 +19,7 @@ import tomli_w
 from fedaccord.errors import SettingsError
 
 METHODS = ("FA", "FA+WD", "FA+RM", "FA+AH", "FA+RM+AH")
-GRID = "lr = 0.01..1/9 log; steps = 5..45/9"
+GRID = "lr = 0.05..0.5/9 log; steps = 5..45/9"
 SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "natural")
 
 

@@ -1,5 +1,6 @@
 """What representation matching will do to a model, before any training: its layers, the f_j, their size and cost."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,3 +43,27 @@ def describe(model: nn.Module, matching: Matching, inputs: Tensor) -> tuple[list
     assert isinstance(top, Activation)
     rows.append(Row(top.name, top.inside, tuple(top.value.shape[1:])))
     return rows, sum(weight.numel() for weight in model.parameters()), own.get_total_flops()
+
+
+def matching_report(model: nn.Module, inputs: Tensor, layers: Sequence[str] | None = None, kernel: int = 0) -> str:
+    """The same as text: what `fedaccord matching` prints. `inputs`: two examples or more, as the model sees them."""
+    matching = Matching(model, inputs, layers, kernel)
+    rows, parameters, flops = describe(model, matching, inputs)
+    table = [("layer", "in", "shape", "rebuilt from the layer above by", "parameters", "FLOPs")]
+    for row in rows:
+        numbers = (f"{row.parameters:,}", f"{row.flops:,}") if row.rebuilt_by else ("", "")
+        table.append((row.name, row.inside, "x".join(map(str, row.shape)), row.rebuilt_by, *numbers))
+    widths = [max(len(line[column]) for line in table) for column in range(6)]
+    theta, cost = sum(row.parameters for row in rows), sum(row.flops for row in rows)
+    # forward and backward are three forwards; the frozen model runs forward only
+    ratio = (4 * flops + 3 * cost) / (3 * flops)
+    return "\n".join(
+        [
+            *(
+                "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+                for line in table
+            ),
+            f"theta_i: {theta:,} parameters, {cost:,} FLOPs an example forward; model: {parameters:,} and {flops:,}",
+            f"a training step costs about {ratio:.2f} times one without matching",
+        ]
+    )

@@ -1,0 +1,153 @@
+"""Adaptive hyper-parameters in whole runs: resume, replay, both ways of measuring the loss, what reaches a client."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from fedaccord import config
+from fedaccord.algorithm import run, start
+from fedaccord.client.objective import RepresentationMatching, WeightDivergence
+from fedaccord.client.training import train
+from fedaccord.data.prepare import as_stored
+from fedaccord.errors import RunError, SettingsError
+from fedaccord.policy.grid import TUNABLE
+from fedaccord.records import ClientData, Hyper, Order
+from fedaccord.runs import RunFolder, fingerprint, log_sha256, params_sha256, read_rounds
+from fedaccord.session import checkpoint, drive
+from fedaccord.simulation import from_task
+from fedaccord.tasks import find_task
+
+GRID = "lr = 0.05..0.5/9 log; steps = 1..9/9"
+
+
+def simulation(method="FA+AH", **changes):
+    task = find_task("digits")
+    changes = {"method": method, "rounds": 8, "grid": GRID, "test_every": 4, **changes}
+    return from_task(task, config.make(task.defaults("non-iid"), changes))
+
+
+def finish(path, sim):
+    with RunFolder(path) if path.exists() else RunFolder.create(path, sim.settings) as folder:
+        outcome = drive(sim, folder, None)
+    return params_sha256(outcome.state.params), log_sha256(list(read_rounds(path))), outcome.state.policy
+
+
+WAYS = [
+    {},
+    {"method": "FA+RM+AH", "rm_weight": 1e-3},
+    {"evaluate": "clients", "fraction": 0.5},
+    {
+        "evaluate": "clients",
+        "paired": True,
+        "reports": "median",
+        "baseline": "centred",
+        "interval": 2,
+        "diagonal": True,
+    },
+]
+
+
+@pytest.mark.parametrize("changes", WAYS)
+def test_psi_and_its_window_survive_a_stop_to_the_bit(tmp_path, changes):
+    whole = finish(tmp_path / "whole", simulation(**changes))
+    sim = simulation(**changes)
+    about = fingerprint(sim.settings, sim.params, sim.federation.data())
+    with RunFolder.create(tmp_path / "cut", sim.settings) as folder:
+        engine = sim.federation.engine
+        engine.open(folder.private)
+        state = start(sim.federation, sim.params)
+        checkpoint(engine, folder, state, about)
+        for state, log in run(sim.federation, state):  # noqa: B020
+            folder.append(log)
+            if state.round == 5:
+                break  # after the log line of round 5, before its checkpoint
+            checkpoint(engine, folder, state, about)
+    assert finish(tmp_path / "cut", simulation(**changes)) == whole
+
+
+def test_a_replay_of_a_tuned_run_is_that_run(tmp_path):
+    """FA with the recorded h_t: the same hyper-parameters, hence the same model, to the bit."""
+    tuned, _, _ = finish(tmp_path / "tuned", simulation())
+    replayed, _, _ = finish(tmp_path / "again", simulation("FA", replay=str(tmp_path / "tuned")))
+    assert replayed == tuned
+    with pytest.raises(RunError):
+        simulation("FA", replay=str(tmp_path / "absent"))
+
+
+def test_the_log_says_all_of_a_decision(tmp_path):
+    finish(tmp_path / "run", simulation())
+    lines = list(read_rounds(tmp_path / "run"))
+    assert lines[0]["policy"]["mu"] == [0.0, 0.0]
+    assert lines[0]["policy"]["why"] == "nothing to learn from yet"
+    for line in lines:
+        assert set(line["hyper"]) == {"lr", "steps"}
+        assert set(line["policy"]) == {"mu", "A", "mean", "p", "baseline", "why"}
+        assert 0 < line["policy"]["p"] < 1
+    assert lines[1]["policy"]["mu"] == [0.0, 0.0]  # round 1 leaves psi unchanged
+    assert lines[2]["policy"]["mu"] != [0.0, 0.0]
+    assert "moved" in lines[2]["policy"]["why"]
+
+
+def test_rewards_known_a_round_late_belong_to_the_round_before():
+    sim = simulation(evaluate="clients")
+    logs = [log for _, log in run(sim.federation, start(sim.federation, sim.params))]
+    assert logs[0].reward is None
+    for before, after in itertools.pairwise(logs):
+        assert after.reward == pytest.approx((before.loss - after.loss) / before.loss)
+
+
+def test_pairs_are_measured_on_the_same_examples():
+    """The reward compares what this round's clients measured of both models, not the loss known before."""
+    sim = simulation(evaluate="clients", paired=True)
+    logs = [log for _, log in run(sim.federation, start(sim.federation, sim.params))]
+    entry = logs[3].clients["0"]
+    before = sum(e["previous_loss"] for e in logs[3].clients.values()) / 10
+    assert logs[3].reward == pytest.approx((before - logs[3].loss) / before)
+    assert entry["previous_loss"] != entry["received_loss"]
+
+
+VALUES = {
+    "lr": 0.2,
+    "steps": 5,
+    "batch_size": 7,
+    "momentum": 0.9,
+    "entropy_min": 1.0,
+    "entropy_weight": 2.0,
+    "wd_weight": 0.5,
+    "rm_weight": 0.1,
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_hyper_parameter_that_can_be_tuned_takes_effect_in_a_client(name):
+    g = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    data = ClientData(torch.randn(20, 4, generator=g), torch.randint(0, 3, (20,), generator=g))
+    params = {key: value.clone() for key, value in model.state_dict().items()}
+    base = Hyper(0.1, 3, 10, 0.0, entropy_min=1.09, entropy_weight=1.0, wd_weight=0.1, rm_weight=0.01)
+    objective = WeightDivergence() if name == "wd_weight" else RepresentationMatching(model, data.inputs[:2])
+
+    def result(hyper):
+        return params_sha256(train(model, objective, data, as_stored, Order(1, (0,), params, hyper), 0, 0)[0].params)
+
+    assert result(base) != result(dataclasses.replace(base, **{name: VALUES[name]}))
+    assert set(VALUES) | {"server_lr"} == set(TUNABLE)  # the server's own is tested with the aggregate
+
+
+def test_more_hyper_parameters_are_one_line_in_the_settings():
+    sim = simulation(grid=f"{GRID}; momentum = 0, 0.5, 0.9; server_lr = 0.5, 1", rounds=3)
+    for _, log in run(sim.federation, start(sim.federation, sim.params)):
+        assert set(log.hyper) == {"lr", "steps", "momentum", "server_lr"}
+    with pytest.raises(SettingsError, match="cannot be tuned"):
+        simulation(grid="colour = 1, 2")
+
+
+def test_a_start_that_blows_up_is_rolled_back_and_the_rate_comes_down():
+    """From the top of an absurd grid, guards on: the model survives, mu moves away from the top."""
+    sim = simulation(grid="lr = 0.1..1000/9 log; steps = 5, 10", start="lr = 1000", rounds=12, hyper_lr=0.05)
+    logs = [log for _, log in run(sim.federation, start(sim.federation, sim.params))]
+    assert any(log.guard for log in logs)
+    assert all(log.loss is None or log.loss < 5 for log in logs)
