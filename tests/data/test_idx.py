@@ -209,7 +209,7 @@ def test_real_mnist_has_the_known_counts(real_set):
     got = mnist.load()
     assert got.train.inputs.shape == (60_000, 1, 28, 28)
     assert got.test.inputs.shape == (10_000, 1, 28, 28)
-    # published with the set (also /work/shared/data/README.md)
+    # published with the set
     assert got.train.targets.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
 
