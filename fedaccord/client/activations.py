@@ -81,7 +81,7 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         name = func.__name__.strip("_")
         if name.removesuffix("_with_indices") in MAX_POOLINGS and self.positions:
-            return self.max_pooling(name.removesuffix("_with_indices"), args, kwargs)
+            return self.max_pooling(name, args, kwargs)
         result = func(*args, **kwargs)
         if name in POINTWISE:
             self.counts[name] += 1
@@ -110,7 +110,8 @@ class Recorder(TorchFunctionMode):
 
     def max_pooling(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = args[0] if args else kwargs["input"]
-        asked = bool(kwargs.pop("return_indices", False))
+        asked = bool(kwargs.pop("return_indices", False)) or name.endswith("_with_indices")
+        name = name.removesuffix("_with_indices")
         value, positions = getattr(functional, name)(*args, **kwargs, return_indices=True)
         if name.startswith("adaptive"):
             overlapping = any(size % fewer for size, fewer in zip(given.shape[2:], value.shape[2:], strict=True))

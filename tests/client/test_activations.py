@@ -123,3 +123,16 @@ def test_observing_changes_nothing():
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("pool", [F.max_pool2d_with_indices, nn.MaxPool2d(2, return_indices=True)])
+def test_a_model_that_asks_for_positions_gets_them(pool):
+    class Asking(nn.Module):
+        def forward(self, x):
+            value, positions = pool(x, 2) if pool is F.max_pool2d_with_indices else pool(x)
+            return value.relu().flatten(1) + 0 * positions.flatten(1)
+
+    x = torch.randn(2, 1, 4, 4)
+    output, events = record(Asking(), x)
+    assert torch.equal(output, Asking()(x))
+    assert [type(event) for event in events] == [Activation, Pooling, Activation, Activation]
