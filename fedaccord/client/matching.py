@@ -35,7 +35,7 @@ class MatchingLayer(nn.Module):
         weighted = [event for event in between if isinstance(event, Weighted)]
         poolings = [event for event in between if isinstance(event, Pooling)]
         tokens = below.tokens or (below.name == INPUT and len(target) >= 2 and bool(weighted) and weighted[0].tokens)
-        self.form = form_of(source, target, tokens, any(event.kind == "conv" for event in weighted))
+        self.form = form_of(source, target, tokens)
         self.early = 0  # how many of the poolings are undone after the weights, because they came before them
         self.layer: nn.Module
         if self.form == "each":
@@ -47,7 +47,7 @@ class MatchingLayer(nn.Module):
             self.layer = CONVOLUTIONS[len(target) - 1](source[0], target[0], sizes, padding=padding)
         else:
             self.average = len(source) > 1 and math.prod(source) * math.prod(target) > LARGEST_LINEAR
-            self.axis = 1 if above.tokens else -1  # what an average is over: the tokens, or all positions
+            self.features_last = above.tokens
             width = source[-1 if above.tokens else 0] if self.average else math.prod(source)
             self.folded = tuple(target)
             if self.form == "spread":
@@ -67,7 +67,7 @@ class MatchingLayer(nn.Module):
             x = self.layer(above)
         else:
             if self.average:
-                above = above.mean(dim=1) if self.axis == 1 else above.flatten(2).mean(dim=2)
+                above = above.flatten(1, -2).mean(dim=1) if self.features_last else above.flatten(2).mean(dim=2)
             x = self.layer(above.flatten(1))
             if self.form == "spread":
                 return x.view(len(x), *(1,) * (like.dim() - 2), -1).expand(like.shape).contiguous()
@@ -82,7 +82,7 @@ class MatchingLayer(nn.Module):
         return x
 
 
-def form_of(source: torch.Size, target: torch.Size, tokens: bool, conv: bool) -> str:
+def form_of(source: torch.Size, target: torch.Size, tokens: bool) -> str:
     if len(source) == len(target) and (len(target) == 1 or (tokens and source[:-1] == target[:-1])):
         return "each"
     if tokens:

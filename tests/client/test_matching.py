@@ -420,6 +420,12 @@ def test_odd_models_match_and_run_backward(name, batch):
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, [*weights, *loss_of.weights]))
 
 
+@pytest.mark.parametrize("name", ["channels last", "sequence first", "tokens", "squeeze-excite"])
+def test_what_would_need_too_many_weights_is_averaged_over_its_positions(name, monkeypatch):
+    monkeypatch.setattr("fedaccord.client.matching.LARGEST_LINEAR", 16)
+    test_odd_models_match_and_run_backward(name, batch=0)
+
+
 def test_a_model_without_a_tensor_of_scores_is_a_typed_error():
     class Two(nn.Module):
         def forward(self, x):
