@@ -99,6 +99,9 @@ class Settings:
         0, 64, "Examples a class that the server keeps to measure L_t; never trained on."
     )
     evaluate: str = one_of("server", ("server", "clients"), "Who measures L_t: the server on its set, or the clients")
+    yardstick: str = one_of(
+        "objective", ("objective", "cross-entropy"), "What L_t is: the clients' loss with its entropy term, or without"
+    )
     reports: str = one_of("mean", ("mean", "median"), "How the clients' losses are averaged; the median resists liars")
     paired: bool = setting(
         False, "Clients measure the model before as well, on the same examples (evaluate = clients)."

@@ -53,6 +53,9 @@ ClientData = Examples
 Prepare = Callable[[Tensor, torch.Generator | None], Tensor]
 """Stored inputs -> what the model sees. With a generator (training only) it may augment."""
 
+Yardstick = Callable[[Tensor, Tensor], Tensor]
+"""(class scores, targets) -> their mean loss: what L_t is measured by, the same in every round."""
+
 
 @dataclass(frozen=True)
 class Order:

@@ -6,11 +6,12 @@ import itertools
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from fedaccord import config
 from fedaccord.algorithm import run, start
 from fedaccord.client.objective import RepresentationMatching, WeightDivergence
-from fedaccord.client.training import train
+from fedaccord.client.training import Site, train
 from fedaccord.data.prepare import as_stored
 from fedaccord.errors import RunError, SettingsError
 from fedaccord.policy.grid import TUNABLE
@@ -130,8 +131,10 @@ def test_every_hyper_parameter_that_can_be_tuned_takes_effect_in_a_client(name):
     base = Hyper(0.1, 3, 10, 0.0, entropy_min=1.09, entropy_weight=1.0, wd_weight=0.1, rm_weight=0.01)
     objective = WeightDivergence() if name == "wd_weight" else RepresentationMatching(model, data.inputs[:2])
 
+    site = Site(model, objective, [data], as_stored, cross_entropy, seed=0)
+
     def result(hyper):
-        return params_sha256(train(model, objective, data, as_stored, Order(1, (0,), params, hyper), 0, 0)[0].params)
+        return params_sha256(train(site, model, Order(1, (0,), params, hyper), 0)[0].params)
 
     assert result(base) != result(dataclasses.replace(base, **{name: VALUES[name]}))
     assert set(VALUES) | {"server_lr"} == set(TUNABLE)  # the server's own is tested with the aggregate

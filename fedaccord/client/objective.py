@@ -138,7 +138,7 @@ class MatchingLoss:
     def keep(self) -> Params | None:
         if self.objective.fresh:
             return None
-        return {name: value.cpu().clone() for name, value in self.objective.matching.state_dict().items()}
+        return {name: value.cpu() for name, value in read_params(self.objective.matching).items()}
 
 
 @torch.no_grad()
@@ -146,6 +146,11 @@ def load_params(module: nn.Module, params: Params) -> None:
     """Copy the values in; the module's tensors stay where they are."""
     for name, tensor in module.state_dict(keep_vars=True).items():
         tensor.copy_(params[name])
+
+
+def read_params(module: nn.Module) -> Params:
+    """A copy of the module's values, on its device and in the plain order of memory, whatever the module's own is."""
+    return {name: value.clone(memory_format=torch.contiguous_format) for name, value in module.state_dict().items()}
 
 
 def classification(logits: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:

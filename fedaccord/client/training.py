@@ -1,40 +1,48 @@
 """Lines 7-12: what one client does with the model it receives."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from fedaccord.client.objective import Objective, load_params
-from fedaccord.records import ClientData, ClientUpdate, Order, Params, Prepare
+from fedaccord.client.objective import Objective, load_params, read_params
+from fedaccord.records import ClientData, ClientUpdate, Order, Params, Prepare, Yardstick
 from fedaccord.seeds import generator, global_seed
 
 REPORT_EXAMPLES = 64
 
 
+@dataclass(frozen=True)
+class Site:
+    """What it takes to run clients: the same value serves every engine."""
+
+    model: nn.Module
+    objective: Objective
+    clients: Sequence[ClientData]
+    prepare: Prepare
+    yardstick: Yardstick
+    seed: int
+    store: str = "auto"  # where theta_i lives: memory, disk, or auto: on disk if it would not fit
+
+
 def train(
-    model: nn.Module,
-    objective: Objective,
-    data: ClientData,
-    prepare: Prepare,
-    order: Order,
-    client: int,
-    seed: int,
-    private: Params | None = None,
+    site: Site, model: nn.Module, order: Order, client: int, private: Params | None = None
 ) -> tuple[ClientUpdate, Params | None]:
     """One client's round: what it sends, and what it keeps to itself (theta_i; None if there is nothing to keep).
 
     `model` is a workspace: its parameters are overwritten.
     """
-    hyper = order.hyper
+    data, prepare, seed, hyper = site.clients[client], site.prepare, site.seed, order.hyper
     reports: list[float | None] = [None, None]
     for number, params in enumerate((order.params, order.previous)):
         if order.report_loss and params is not None:
             load_params(model, params)
             part = generator(seed, "report", order.round, client)
-            reports[number] = loss_on_a_part(model, data, prepare, part)
+            reports[number] = loss_on_a_part(model, data, prepare, site.yardstick, part)
     load_params(model, order.params)  #                                                                        7
     model.train()
-    loss_of = objective.begin(model, order, client, seed, private)
+    loss_of = site.objective.begin(model, order, client, seed, private)
     weights = [*(weight for weight in model.parameters() if weight.requires_grad), *loss_of.weights]
     velocity: list[Tensor] = []
     total = torch.zeros((), device=data.targets.device)
@@ -47,8 +55,7 @@ def train(
             gradients = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
             descend(weights, gradients, hyper.lr, hyper.momentum, velocity)  #                                10
             total += loss.detach()
-    params = {name: value.clone() for name, value in model.state_dict().items()}
-    update = ClientUpdate(client, params, len(data), float(total) / hyper.steps, *reports)
+    update = ClientUpdate(client, read_params(model), len(data), float(total) / hyper.steps, *reports)
     kept = loss_of.keep()
     if kept is not None and not all(bool(value.isfinite().all()) for value in kept.values()):
         kept = private  # a round that blew up must not spoil the next one
@@ -56,11 +63,13 @@ def train(
 
 
 @torch.inference_mode()
-def loss_on_a_part(model: nn.Module, data: ClientData, prepare: Prepare, generator: torch.Generator) -> float:
-    """The scalar of the paper's second way of line 15: cross-entropy on a small part of the client's data."""
+def loss_on_a_part(
+    model: nn.Module, data: ClientData, prepare: Prepare, yardstick: Yardstick, generator: torch.Generator
+) -> float:
+    """The scalar of the paper's second way of line 15: the loss on a small part of the client's data."""
     part = torch.randperm(len(data), generator=generator)[:REPORT_EXAMPLES]
     model.eval()
-    return float(cross_entropy(model(prepare(data.inputs[part], None)), data.targets[part]))
+    return float(yardstick(model(prepare(data.inputs[part], None)), data.targets[part]))
 
 
 def descend(

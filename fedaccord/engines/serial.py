@@ -1,28 +1,12 @@
 """The reference engine: the clients one after the other, in this process."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from torch import nn
-
-from fedaccord.client.objective import Objective
 from fedaccord.client.store import PrivateStore, fits_in_memory
-from fedaccord.client.training import train
-from fedaccord.records import ClientData, ClientUpdate, Order, Prepare
-
-
-@dataclass(frozen=True)
-class Site:
-    """What every engine needs to run clients: the same value serves all of them."""
-
-    model: nn.Module
-    objective: Objective
-    clients: Sequence[ClientData]
-    prepare: Prepare
-    seed: int
-    store: str = "auto"  # where theta_i lives: memory, disk, or auto: on disk if it would not fit
+from fedaccord.client.training import Site, train
+from fedaccord.records import ClientUpdate, Order
 
 
 class SerialEngine:
@@ -40,13 +24,9 @@ class SerialEngine:
     def train(self, order: Order) -> Iterator[ClientUpdate]:
         site = self.site
         for client in order.cohort:
-            data = site.clients[client]
-            if len(data) == 0:
+            if len(site.clients[client]) == 0:
                 continue  # a client without data never trains
-            private = self.store.get(client, order.round)
-            update, private = train(
-                self.workspace, site.objective, data, site.prepare, order, client, site.seed, private
-            )
+            update, private = train(site, self.workspace, order, client, self.store.get(client, order.round))
             if private is not None:
                 self.store.put(client, order.round, private)
             yield update

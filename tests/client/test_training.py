@@ -8,10 +8,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedaccord.client.objective import Plain, load_params
-from fedaccord.client.training import REPORT_EXAMPLES, minibatches, train
+from fedaccord.client.training import REPORT_EXAMPLES, Site, minibatches, train
 from fedaccord.data.prepare import as_stored
 from fedaccord.records import ClientData, Hyper, Order
 from fedaccord.seeds import generator
+
+
+def site(data, seed=0):
+    """Every client holds the same data."""
+    return Site(nn.Identity(), Plain(), [data] * 3, as_stored, cross_entropy, seed)
 
 
 def problem(examples=40):
@@ -27,7 +32,7 @@ def test_lines_7_to_12_equal_torch_sgd_on_the_same_batches(momentum):
     model, data, params = problem()
     hyper = Hyper(lr=0.1, steps=7, batch_size=16, momentum=momentum)
     order = Order(3, (2,), params, hyper)
-    update = train(copy.deepcopy(model), Plain(), data, as_stored, order, client=2, seed=5)[0]
+    update = train(site(data, seed=5), copy.deepcopy(model), order, client=2)[0]
 
     slow = copy.deepcopy(model)
     optimiser = torch.optim.SGD(slow.parameters(), lr=0.1, momentum=momentum)
@@ -47,7 +52,7 @@ def test_lines_7_to_12_equal_torch_sgd_on_the_same_batches(momentum):
 def test_the_received_parameters_are_not_touched_and_the_update_is_not_the_workspace():
     model, data, params = problem()
     before = {k: v.clone() for k, v in params.items()}
-    update = train(model, Plain(), data, as_stored, Order(1, (0,), params, Hyper(0.1, 3)), 0, 0)[0]
+    update = train(site(data), model, Order(1, (0,), params, Hyper(0.1, 3)), 0)[0]
     assert all(torch.equal(params[k], before[k]) for k in params)
     own = {k: v.clone() for k, v in update.params.items()}
     load_params(model, params)
@@ -63,7 +68,7 @@ def test_a_round_depends_on_seed_round_and_client_alone():
     def weights(round=1, client=0, seed=0):
         torch.rand(3)  # moves the global generator
         order = Order(round, (client,), params, Hyper(0.1, 4, batch_size=8))
-        return train(model, Plain(), data, as_stored, order, client, seed)[0].params["1.0.weight"]
+        return train(site(data, seed), model, order, client)[0].params["1.0.weight"]
 
     assert torch.equal(weights(), weights())
     for other in ({"round": 2}, {"client": 1}, {"seed": 1}):
@@ -74,9 +79,7 @@ def test_the_reported_loss_is_that_of_the_received_model():
     model, data, params = problem(examples=REPORT_EXAMPLES)  # all examples are in the small part
     order = Order(1, (0,), params, Hyper(0.1, 3), report_loss=True)
     expected = float(cross_entropy(model(data.inputs), data.targets).detach())
-    assert train(copy.deepcopy(model), Plain(), data, as_stored, order, 0, 0)[0].received_loss == pytest.approx(
-        expected
-    )
+    assert train(site(data), copy.deepcopy(model), order, 0)[0].received_loss == pytest.approx(expected)
 
 
 @given(st.integers(1, 200), st.integers(1, 70), st.integers(1, 50))
@@ -105,7 +108,7 @@ def test_tied_weights_and_frozen_weights_train():
 
     model, (_, data, _) = Tied(), problem()
     params = {k: v.clone() for k, v in model.state_dict().items()}
-    update = train(model, Plain(), data, as_stored, Order(1, (0,), params, Hyper(0.1, 3)), 0, 0)[0]
+    update = train(site(data), model, Order(1, (0,), params, Hyper(0.1, 3)), 0)[0]
     assert torch.equal(update.params["a.weight"], update.params["b.weight"])
     assert torch.equal(update.params["head.bias"], params["head.bias"])
     assert not torch.equal(update.params["head.weight"], params["head.weight"])

@@ -5,11 +5,12 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from fedaccord.client.objective import Plain
-from fedaccord.client.training import train
+from fedaccord.client.training import Site, train
 from fedaccord.data.prepare import as_stored
-from fedaccord.engines.serial import SerialEngine, Site
+from fedaccord.engines.serial import SerialEngine
 from fedaccord.records import ClientData, Hyper, Order
 from fedaccord.runs import params_sha256
 
@@ -22,7 +23,9 @@ def engine_and_site(request):
     clients = [
         ClientData(torch.randn(n, 4, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in (3, 50, 0, 17)
     ]
-    site = Site(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), Plain(), clients, as_stored, seed=9)
+    site = Site(
+        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), Plain(), clients, as_stored, cross_entropy, seed=9
+    )
     engine = request.param(site)
     yield engine, site
     engine.close()
@@ -39,9 +42,7 @@ def test_the_updates_are_those_of_a_plain_loop_in_client_order(engine_and_site):
     updates = list(engine.train(work))
     assert [update.client for update in updates] == [0, 1, 3]
     for update in updates:
-        own, _ = train(
-            copy.deepcopy(site.model), site.objective, site.clients[update.client], as_stored, work, update.client, 9
-        )
+        own, _ = train(site, copy.deepcopy(site.model), work, update.client)
         assert params_sha256(update.params) == params_sha256(own.params)
         assert (update.examples, update.loss) == (own.examples, own.loss)
 
