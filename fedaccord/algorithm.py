@@ -99,10 +99,14 @@ def run_round(fed: Federation, state: ServerState) -> tuple[ServerState, RoundLo
 
 def sample_cohort(clients: int, fraction: float, generator: torch.Generator) -> tuple[int, ...]:
     """Line 5: a random selection of C*K clients (at least one), in client order."""
-    size = min(clients, max(1, round(fraction * clients)))
+    size = cohort_size(clients, fraction)
     if size == clients:
         return tuple(range(clients))
     return tuple(sorted(torch.randperm(clients, generator=generator)[:size].tolist()))
+
+
+def cohort_size(clients: int, fraction: float) -> int:
+    return min(clients, max(1, round(fraction * clients)))
 
 
 @dataclass

@@ -20,7 +20,7 @@ from fedaccord.live import choose
 from fedaccord.records import ClientData, Examples, Prepare, RoundLog, ServerState
 from fedaccord.runs import RunFolder
 from fedaccord.session import drive
-from fedaccord.simulation import Simulation, default_entropy_min, federation_of
+from fedaccord.simulation import default_entropy_min, simulation_of
 
 Data = Examples | tuple[Tensor, Tensor] | Dataset[Any]
 
@@ -97,12 +97,11 @@ def federate(
         },
     )
     model = copy.deepcopy(model)
-    federation = federation_of(resolved, model, data, held, tested, prepare)
-    simulation = Simulation(resolved, federation, model)
-    with nullcontext() if folder is None else open_folder(Path(folder), resolved) as place:
+    simulation = simulation_of(resolved, model, data, held, tested, prepare)
+    with nullcontext() if folder is None else open_folder(Path(folder), simulation.settings) as place:
         outcome = drive(simulation, place, choose(simulation, as_json=False) if show else None)
     load_params(model, outcome.state.params)
-    return History(model.eval(), outcome.rounds, resolved, outcome.state, outcome.about)
+    return History(model.eval(), outcome.rounds, simulation.settings, outcome.state, outcome.about)
 
 
 def open_folder(path: Path, settings: Settings) -> RunFolder:

@@ -20,6 +20,7 @@ from fedaccord.errors import SettingsError
 
 METHODS = ("FA", "FA+WD", "FA+RM", "FA+AH", "FA+RM+AH")
 GRID = "lr = 0.05..0.5/9 log; steps = 5..45/9"
+ENGINES = ("auto", "serial", "pool", "stacked", "ray")
 SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "natural")
 
 
@@ -111,7 +112,10 @@ class Settings:
     augment: bool | None = setting(None, "Random crops and flips of the training pictures (CIFAR-10: on, others: off).")
     image_size: int = at_least(0, 0, "Resize the pictures of a folder to this many pixels a side (0: as they are).")
 
-    engine: str = one_of("serial", ("serial",), "Who runs the clients")
+    engine: str = one_of(
+        "auto", ENGINES, "Who runs the clients; auto: what suits model and machine, and it says which and why"
+    )
+    workers: int | None = at_least(1, None, "Processes or threads that run clients (as many as usable cores).")
     device: str = setting("cpu", "Where to compute: cpu, cuda, cuda:1 ...")
     threads: int = setting(
         1, "Torch threads; another number may give other last bits.", lambda v: 1 <= v <= 1024, "1 to 1024"

@@ -27,3 +27,7 @@ class UpdateRefused(FedAccordError):
 
 class MatchingError(FedAccordError):
     """A model whose layers of interest cannot be found or matched."""
+
+
+class EngineError(FedAccordError):
+    """Clients that could not be run: a worker that keeps dying, a cluster that cannot be reached."""

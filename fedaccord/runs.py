@@ -219,8 +219,12 @@ def free_name(root: Path, settings: Settings) -> Path:
 
 
 def fingerprint(settings: Settings, params: Params, data: Iterable[torch.Tensor]) -> str:
-    """Of all that a resumed run must share with its beginning: settings (rounds may be raised), model, data."""
-    digest = hashlib.sha256(config.to_toml(dataclasses.replace(settings, rounds=1)).encode())
+    """Of all that a resumed run must share with its beginning: settings, model, data.
+
+    Rounds may be raised, and the engine be changed for another that gives the same bits.
+    """
+    bits = "stacked" if settings.engine == "stacked" else "serial"
+    digest = hashlib.sha256(config.to_toml(dataclasses.replace(settings, rounds=1, engine=bits, workers=None)).encode())
     digest.update(repr([(name, str(value.dtype), tuple(value.shape)) for name, value in params.items()]).encode())
     for tensor in data:
         update(digest, tensor)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedaccord.algorithm import Federation
+from fedaccord.algorithm import Federation, cohort_size
 from fedaccord.client.objective import (
     Objective,
     Plain,
@@ -23,9 +23,9 @@ from fedaccord.client.objective import (
 from fedaccord.client.training import Site
 from fedaccord.config import Settings
 from fedaccord.data import partition
-from fedaccord.data.prepare import Pixels
+from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import DataSet
-from fedaccord.engines.serial import SerialEngine
+from fedaccord.engines.choose import choose
 from fedaccord.errors import DataError, FedAccordError, SettingsError
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.policy.reinforce import Reinforce
@@ -36,6 +36,9 @@ from fedaccord.seeds import global_seed, numpy_generator
 from fedaccord.server.evaluate import ClientLosses, Judge
 from fedaccord.tasks import Task
 
+READY_BYTES = 2**30
+"""Inputs that are the same in every step are held as the floats that the model sees if they take no more than this."""
+
 
 @dataclass(frozen=True)
 class Simulation:
@@ -44,6 +47,7 @@ class Simulation:
     settings: Settings  # nothing left open
     federation: Federation
     model: nn.Module  # holds w_1
+    engine: str  # which, and why
     counts: np.ndarray | None = None  # examples by client and class
     classes: tuple[str, ...] = ()
 
@@ -62,13 +66,27 @@ def from_task(task: Task, settings: Settings) -> Simulation:
             raise SettingsError(f"augment = true: the inputs of task {task.name} are not pictures")
         prepare = replace(prepare, augment=True)
     validation, train, owner = divide(settings, data)
+    test = data.test
+    if isinstance(prepare, Pixels) and not prepare.augment and floats(train) <= READY_BYTES:
+        # always the same floats: made once, not in every step
+        train, test = prepared(train, prepare), prepared(test, prepare)
+        validation = None if validation is None else prepared(validation, prepare)
+        prepare = as_stored
     with global_seed(settings.seed, "init"):
         model = task.build_model(settings.width)
     assert settings.clients is not None  # resolved
     clients = by_owner(train, owner, settings.clients)
     counts = partition.counts(owner, train.targets.numpy(), settings.clients, len(data.classes))
-    federation = federation_of(settings, model, clients, validation, data.test, prepare)
-    return Simulation(settings, federation, model, counts, data.classes)
+    simulation = simulation_of(settings, model, clients, validation, test, prepare)
+    return replace(simulation, counts=counts, classes=data.classes)
+
+
+def floats(examples: Examples) -> int:
+    return 4 * examples.inputs.numel()
+
+
+def prepared(examples: Examples, prepare: Prepare) -> Examples:
+    return Examples(prepare(examples.inputs, None), examples.targets)
 
 
 def resolve(task: Task, settings: Settings, data: DataSet) -> Settings:
@@ -124,28 +142,30 @@ def by_owner(train: Examples, owner: np.ndarray, clients: int) -> list[ClientDat
     return [ordered[first:last] for first, last in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def federation_of(
+def simulation_of(
     settings: Settings,
     model: nn.Module,
     clients: Sequence[ClientData],
     validation: Examples | None,
     test: Examples | None,
     prepare: Prepare,
-) -> Federation:
-    """Model, data and settings -> Federation. A method is a choice of objective and policy, nothing else."""
+) -> Simulation:
+    """Model, data and settings -> Simulation. A method is a choice of objective and policy, nothing else."""
     device = find_device(settings.device)
     model.to(device)
     check_model(model, clients, [part for part in (validation, test) if part is not None], prepare, device)
     example = prepare(next(client.inputs[:2] for client in clients if len(client)).clone().to(device), None)
     lay_out(model, example)
     data = [client.to(device) for client in clients]
+    hyper, policy, yardstick = hyper_of(settings), policy_of(settings), yardstick_of(settings)
     objective = objective_of(settings, model, example)
-    yardstick = yardstick_of(settings)
-    site = Site(model, objective, data, prepare, yardstick, settings.seed, settings.rm_store)
+    site = Site(model, objective, data, prepare, yardstick, settings.seed, prepare is as_stored, settings.rm_store)
+    cohort = cohort_size(len(clients), settings.fraction)
+    engine = choose(settings.engine, site, hyper, cohort, settings.workers)
     judge = None if test is None else Judge(model, test.to(device), prepare)
-    return Federation(
-        engine=SerialEngine(site),
-        policy=policy_of(settings),
+    federation = Federation(
+        engine=engine.engine,
+        policy=policy,
         loss=ClientLosses(robust=settings.reports == "median")
         if validation is None
         else Judge(model, validation.to(device), prepare, yardstick).loss,
@@ -160,9 +180,10 @@ def federation_of(
         clients_report=validation is None,
         paired=settings.paired and validation is None,
         guards=settings.guards,
-        data=lambda: (tensor for client in data for tensor in (client.inputs, client.targets)),
+        data=lambda: (tensor for client in clients for tensor in (client.inputs, client.targets)),
         buffers=frozenset(model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()),
     )
+    return Simulation(replace(settings, engine=engine.name), federation, model, f"{engine.name}: {engine.why}")
 
 
 def check_model(

@@ -69,7 +69,7 @@ PRESETS = {
             cifar10.load,
             cifar_cnn,
             Pixels((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-            {"rounds": 200, "augment": True},
+            {"rounds": 200, "augment": True, "grid": "lr = 0.02..0.5/9 log; steps = 4..40/9 log"},
             {
                 "iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 30},
                 "non-iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 10},

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate, mse_loss
+from torch.nn.functional import interpolate
 
 from fedaccord.client.activations import INPUT, Activation, Event, Pooling, Weighted, observe
 from fedaccord.errors import MatchingError
@@ -118,13 +119,15 @@ def undo(pooling: Pooling, x: Tensor) -> Tensor:
     size = pooling.before[2:]
     if pooling.positions is None or pooling.positions.shape != x.shape:
         return x if x.shape[2:] == size or x.dim() != len(pooling.before) else interpolate(x, size)
-    positions, values = pooling.positions.flatten(2), x.flatten(2)
-    empty = x.new_zeros(*x.shape[:2], math.prod(size))
+    # channels last, (batch, positions, channels): for a network laid out so (simulation.lay_out) these are views
+    positions, values = pooling.positions.flatten(2).transpose(1, 2), x.flatten(2).transpose(1, 2)
+    empty = x.new_zeros(len(x), math.prod(size), x.shape[1])
     if not pooling.overlapping:
-        return empty.scatter(2, positions, values).view(*x.shape[:2], *size)
-    # windows that overlap may have taken the same position: it gets the mean of what they gave
-    hits = empty.scatter_add(2, positions, torch.ones_like(values)).clamp_(min=1)
-    return (empty.scatter_add(2, positions, values) / hits).view(*x.shape[:2], *size)
+        spread = empty.scatter_(1, positions, values)
+    else:  # windows that overlap may have taken the same position: it gets the mean of what they gave
+        hits = torch.zeros_like(empty).scatter_add_(1, positions, torch.ones_like(values)).clamp_(min=1)
+        spread = empty.scatter_add_(1, positions, values) / hits
+    return spread.transpose(1, 2).view(*x.shape[:2], *size)
 
 
 class Matching(nn.Module):
@@ -178,15 +181,45 @@ class Matching(nn.Module):
         for layer, target, (below, between, above) in zip(self.f, targets, pairs(trained), strict=False):
             count = len(target.value)
             poolings = [cut(event, count) for event in between if isinstance(event, Pooling)]
-            rebuilt = layer(above.value[:count], poolings, target.value)
+            # no slice of a whole batch: its gradient would be a copy, laid out otherwise
+            upper = above.value if len(above.value) == count else above.value[:count]
+            rebuilt = layer(upper, poolings, target.value)
             if below.finish is not None:
                 rebuilt = below.finish(rebuilt)
             # PAPER (Eq. 1): squared norm; the prose says "mean squared". HERE: sum over features, mean over the batch.
             # WHY: Eq. 1 is per point; the weight that the paper leaves out is rm_weight.
-            term = mse_loss(rebuilt, target.value, reduction="sum") / count
+            term = squared_distance(rebuilt, target.value) / count
             total = term if total is None else total + term
         assert total is not None  # there are at least two layers of interest
         return total
+
+
+def squared_distance(rebuilt: Tensor, target: Tensor) -> Tensor:
+    """||rebuilt - target||_2^2, the target fixed."""
+    distance, _ = SquaredDistance.apply(rebuilt, target)
+    return cast(Tensor, distance)
+
+
+class SquaredDistance(torch.autograd.Function):
+    """Its gradient is twice the difference that it has computed, and lies in memory as that does: torch's own mse_loss
+    gives one in the plain order, which costs a channels-last network a tenth of its step."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rebuilt: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        difference = rebuilt - target
+        return torch.linalg.vector_norm(difference).square(), difference
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Any) -> tuple[Tensor, None]:
+        (difference,) = ctx.saved_tensors
+        return 2 * outer[0] * difference, None
 
 
 def batch_first(events: Sequence[Event], batch: int) -> list[Event]:

@@ -110,6 +110,12 @@ def read(path: Path) -> Params:
         raise RunError(f"{path}: cannot be read: {error}") from error
 
 
+def open_store(folder: Path | None, where: str, clients: int, like: Params) -> PrivateStore:
+    """In memory or on disk, as `where` says; auto: on disk if it would not fit. `like`: what one client keeps."""
+    fits = fits_in_memory(clients, sum(value.numel() * value.element_size() for value in like.values()))
+    return PrivateStore(folder, in_memory=where == "memory" or (where == "auto" and fits))
+
+
 def fits_in_memory(clients: int, bytes_each: int) -> bool:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return clients * bytes_each <= MEMORY_SHARE * total

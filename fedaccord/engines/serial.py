@@ -1,35 +1,35 @@
 """The reference engine: the clients one after the other, in this process."""
 
-import copy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fedaccord.client.store import PrivateStore, fits_in_memory
-from fedaccord.client.training import Site, train
+from fedaccord.client.store import PrivateStore, open_store
+from fedaccord.client.training import OneByOne, Site, Trainer
 from fedaccord.records import ClientUpdate, Order
 
 
 class SerialEngine:
-    """A loop."""
+    """A loop over the trainer's groups of clients (one each, unless it stacks them)."""
 
-    def __init__(self, site: Site):
+    def __init__(self, site: Site, trainer: Trainer | None = None):
         self.site = site
-        self.workspace = copy.deepcopy(site.model)
+        self.trainer = trainer or OneByOne(site)
         self.store = PrivateStore(None, in_memory=True)
 
     def open(self, folder: Path | None) -> None:
-        fits = fits_in_memory(len(self.site.clients), self.site.objective.private_bytes())
-        self.store = PrivateStore(folder, self.site.store == "memory" or (self.site.store == "auto" and fits))
+        self.store = open_store(folder, self.site.store, len(self.site.clients), self.site.objective.private_like())
 
     def train(self, order: Order) -> Iterator[ClientUpdate]:
-        site = self.site
-        for client in order.cohort:
-            if len(site.clients[client]) == 0:
-                continue  # a client without data never trains
-            update, private = train(site, self.workspace, order, client, self.store.get(client, order.round))
-            if private is not None:
-                self.store.put(client, order.round, private)
-            yield update
+        waiting = [client for client in order.cohort if len(self.site.clients[client])]  # without data, nobody trains
+        done: dict[int, ClientUpdate] = {}
+        for group in self.trainer.groups(waiting, order.hyper):
+            private = [self.store.get(client, order.round) for client in group]
+            for update, kept in self.trainer.train(order, group, private):
+                if kept is not None:
+                    self.store.put(update.client, order.round, kept)
+                done[update.client] = update
+            while waiting and waiting[0] in done:
+                yield done.pop(waiting.pop(0))
 
     def expect(self, newest: Mapping[int, int]) -> None:
         self.store.expect(newest)

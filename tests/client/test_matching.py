@@ -9,12 +9,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from fedaccord.client.activations import Pooling, record
 from fedaccord.client.matching import Matching, undo
 from fedaccord.client.objective import PlainLoss, RepresentationMatching, WeightDivergence
+from fedaccord.client.training import Site, minibatches, train
+from fedaccord.data.prepare import as_stored
 from fedaccord.errors import MatchingError
-from fedaccord.records import Hyper, Order
+from fedaccord.records import ClientData, Hyper, Order
 
 
 def paper_example():
@@ -100,6 +103,10 @@ def test_a_sub_batch_is_eq_1_of_its_first_examples():
     assert float(loss) == pytest.approx(expected, rel=1e-12)
 
 
+def theta(loss_of):
+    return [weight for part in loss_of.trained for weight in part.parameters()]
+
+
 def objective_and_order(model, x, **hyper):
     objective = RepresentationMatching(model, x)
     order = Order(1, (0,), {k: v.clone() for k, v in model.state_dict().items()}, Hyper(lr=0.1, steps=1, **hyper))
@@ -114,11 +121,11 @@ def test_gradients_against_finite_differences_in_float64():
     objective, order = objective_and_order(model, x, rm_weight=0.01, entropy_min=1.0, entropy_weight=1.0)
     loss_of = objective.begin(model, order, client=0, seed=0, private=None)
     randomise(model, 5)  # away from the received weights
-    weights = [*model.parameters(), *loss_of.weights]
+    weights = [*model.parameters(), *theta(loss_of)]
     gradients = torch.autograd.grad(loss_of(x, y), weights)
     step = 1e-6
     for weight, gradient in zip(weights, gradients, strict=True):
-        flat = weight.detach().view(-1)
+        flat = weight.detach().reshape(-1)
         for position in range(0, len(flat), max(1, len(flat) // 5)):
             kept = float(flat[position])
             sides = []
@@ -126,7 +133,7 @@ def test_gradients_against_finite_differences_in_float64():
                 flat[position] = value
                 sides.append(float(loss_of(x, y).detach()))
             flat[position] = kept
-            assert float(gradient.view(-1)[position]) == pytest.approx(
+            assert float(gradient.reshape(-1)[position]) == pytest.approx(
                 (sides[0] - sides[1]) / (2 * step), rel=1e-4, abs=1e-7
             )
 
@@ -140,7 +147,7 @@ def test_the_frozen_copy_gets_no_gradient_stays_in_eval_mode_and_holds_what_was_
     assert not objective.frozen.training
     assert all(weight.grad is None and not weight.requires_grad for weight in objective.frozen.parameters())
     assert all(torch.equal(value, order.params[name]) for name, value in objective.frozen.state_dict().items())
-    assert all(weight.grad is not None and weight.grad.any() for weight in loss_of.weights)
+    assert all(weight.grad is not None and weight.grad.any() for weight in theta(loss_of))
 
 
 def test_weight_zero_is_fa():
@@ -160,17 +167,25 @@ def test_theta_starts_differently_for_each_client_and_is_taken_up_again():
     assert not torch.equal(first["f.0.layer.weight"], other["f.0.layer.weight"])
 
 
-def test_weight_divergence_by_hand():
-    """||w_t - w_t^i||^2 with every weight moved by 0.5: count * 0.25, times the weight of the term."""
-    model = nn.Linear(3, 2)
-    order = Order(1, (0,), {k: v.clone() for k, v in model.state_dict().items()}, Hyper(0.1, 1, wd_weight=2.0))
-    x, y = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(0.5)
-    with_term = WeightDivergence().begin(model, order, 0, 0, None)(x, y)
-    without = PlainLoss(model, order.hyper)(x, y)
-    assert float((with_term - without).detach()) == pytest.approx(2.0 * 8 * 0.25, rel=1e-5)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_weight_divergence_equals_autograd_on_the_penalised_loss(momentum):
+    """Three steps of FA+WD against torch.optim.SGD on cross-entropy + wd_weight * ||w_t - w_t^i||^2."""
+    model = randomise(nn.Linear(3, 2), 1)
+    g = torch.Generator().manual_seed(0)
+    data = ClientData(torch.randn(6, 3, generator=g), torch.tensor([0, 1, 0, 1, 1, 0]))
+    received = {k: v.clone() for k, v in model.state_dict().items()}
+    order = Order(1, (0,), received, Hyper(0.1, 3, batch_size=6, wd_weight=2.0, momentum=momentum))
+    site = Site(model, WeightDivergence(), [data], as_stored, cross_entropy, seed=0)
+    update, _ = train(site, copy.deepcopy(model), order, 0)
+
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+    for index in minibatches(site, order, 0):
+        optimiser.zero_grad()
+        apart = sum((weight - received[name]).square().sum() for name, weight in model.named_parameters())
+        (cross_entropy(model(data.inputs[index]), data.targets[index]) + 2.0 * apart).backward()
+        optimiser.step()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(update.params[name], value)
 
 
 def test_unpooling_puts_every_value_where_it_came_from():
@@ -267,7 +282,7 @@ def test_any_stack_builds_and_runs_backward(stack, kernel, batch):
     order = Order(1, (0,), {k: v.clone() for k, v in model.state_dict().items()}, Hyper(0.1, 1, rm_weight=1e-3))
     loss_of = objective.begin(model.train(), order, 0, 0, None)
     loss = loss_of(x, y)
-    gradients = torch.autograd.grad(loss, [*model.parameters(), *loss_of.weights], allow_unused=True)
+    gradients = torch.autograd.grad(loss, [*model.parameters(), *theta(loss_of)], allow_unused=True)
     assert math.isfinite(float(loss.detach()))
     assert all(gradient is not None for gradient in gradients)
 
@@ -417,7 +432,7 @@ def test_odd_models_match_and_run_backward(name, batch):
     loss_of = objective.begin(model.train(), order, 0, 0, None)
     loss = loss_of(x, torch.arange(16) % 4)
     weights = [weight for label, weight in model.named_parameters() if "unused" not in label]
-    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, [*weights, *loss_of.weights]))
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, [*weights, *theta(loss_of)]))
 
 
 @pytest.mark.parametrize("name", ["channels last", "sequence first", "tokens", "squeeze-excite"])

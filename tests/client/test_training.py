@@ -11,7 +11,6 @@ from fedaccord.client.objective import Plain, load_params
 from fedaccord.client.training import REPORT_EXAMPLES, Site, minibatches, train
 from fedaccord.data.prepare import as_stored
 from fedaccord.records import ClientData, Hyper, Order
-from fedaccord.seeds import generator
 
 
 def site(data, seed=0):
@@ -37,7 +36,7 @@ def test_lines_7_to_12_equal_torch_sgd_on_the_same_batches(momentum):
     slow = copy.deepcopy(model)
     optimiser = torch.optim.SGD(slow.parameters(), lr=0.1, momentum=momentum)
     losses = []
-    for index in minibatches(40, 16, 7, generator(5, "batches", 3, 2)):
+    for index in minibatches(site(data, seed=5), order, 2):
         optimiser.zero_grad()
         loss = cross_entropy(slow(data.inputs[index]), data.targets[index])
         loss.backward()
@@ -84,7 +83,8 @@ def test_the_reported_loss_is_that_of_the_received_model():
 
 @given(st.integers(1, 200), st.integers(1, 70), st.integers(1, 50))
 def test_minibatches_are_shuffled_passes(examples, batch_size, steps):
-    index = minibatches(examples, batch_size, steps, generator(0, "t"))
+    data = ClientData(torch.zeros(examples, 1), torch.zeros(examples))
+    index = minibatches(site(data), Order(1, (0,), {}, Hyper(0.1, steps, batch_size)), 0)
     assert index.shape == (steps, min(batch_size, examples))
     stream = index.flatten()
     for first in range(0, len(stream) - examples + 1, examples):  # every whole pass holds each example once

@@ -1,59 +1,217 @@
-"""One suite for every engine: they all give the answer of a plain loop over `client.train`."""
+"""One suite for every engine: they all give the answer of a plain loop over `client.train`.
+
+To the bit, except where clients are stacked, which sums in another order.
+"""
 
 import copy
+import os
+import signal
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedaccord.client.objective import Plain
+from fedaccord.client.objective import Plain, RepresentationMatching, WeightDivergence
 from fedaccord.client.training import Site, train
 from fedaccord.data.prepare import as_stored
+from fedaccord.engines.pool import PoolEngine
 from fedaccord.engines.serial import SerialEngine
+from fedaccord.engines.stacked import Stacks
+from fedaccord.errors import EngineError, MatchingError
 from fedaccord.records import ClientData, Hyper, Order
 from fedaccord.runs import params_sha256
 
-ENGINES = [SerialEngine]
+ENGINES = {
+    "serial": SerialEngine,
+    "pool of 1": lambda site: PoolEngine(site, 1),
+    "pool of 2": lambda site: PoolEngine(site, 2),
+    "pool of 3": lambda site: PoolEngine(site, 3),
+    "stacked": lambda site: SerialEngine(site, Stacks(site)),
+    "stacked, 2 workers": lambda site: PoolEngine(site, 2, Stacks(site)),
+}
+OBJECTIVES = {
+    "FA": lambda model, x: Plain(),
+    "FA+WD": lambda model, x: WeightDivergence(),
+    "FA+RM": lambda model, x: RepresentationMatching(model, x),
+}
+HYPER = Hyper(0.1, 4, batch_size=8, entropy_min=1.0, entropy_weight=1.0, wd_weight=0.1, rm_weight=0.01)
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def make_site(model=None, objective="FA", sizes=(3, 50, 0, 17, 17, 20), shape=(4,)):
+    """Six clients: one with fewer examples than a batch, one with none."""
+    g = torch.Generator().manual_seed(0)
+    model = model or mlp()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=g) * 0.3)
+    clients = [ClientData(torch.randn(n, *shape, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in sizes]
+    built = OBJECTIVES[objective](model, clients[1].inputs[:2])
+    return Site(model, built, clients, as_stored, cross_entropy, seed=9)
+
+
+def order(site, round=1, cohort=(0, 1, 2, 3, 5), **more):
+    params = {name: value.clone() for name, value in site.model.state_dict().items()}
+    return Order(round, cohort, params, HYPER, **more)
+
+
+def assert_same(engine_name, update, own):
+    assert (update.client, update.examples) == (own.client, own.examples)
+    if "stacked" in engine_name:
+        assert update.loss == pytest.approx(own.loss, rel=1e-5)
+        for name, value in own.params.items():
+            torch.testing.assert_close(update.params[name], value, rtol=1e-4, atol=1e-6)
+    else:
+        assert update.loss == own.loss
+        assert params_sha256(update.params) == params_sha256(own.params)
 
 
 @pytest.fixture(params=ENGINES)
-def engine_and_site(request):
-    g = torch.Generator().manual_seed(0)
-    clients = [
-        ClientData(torch.randn(n, 4, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in (3, 50, 0, 17)
-    ]
-    site = Site(
-        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), Plain(), clients, as_stored, cross_entropy, seed=9
-    )
-    engine = request.param(site)
-    yield engine, site
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def opened(name):
+    """A function that makes an engine of this kind for a site; all are closed at the end."""
+    engines = []
+
+    def make(site):
+        engines.append(ENGINES[name](site))
+        engines[-1].open(None)
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_updates_are_those_of_a_plain_loop_in_client_order(name, opened, objective):
+    """Over three rounds, so that theta_i goes from one to the next."""
+    site = make_site(objective=objective)
+    engine, kept = opened(site), {}
+    for round in (1, 2, 3):
+        work = order(site, round)
+        updates = list(engine.train(work))
+        assert [update.client for update in updates] == [0, 1, 3, 5]  # client 2 has no data
+        for update in updates:
+            own, kept[update.client] = train(
+                site, copy.deepcopy(site.model), work, update.client, kept.get(update.client)
+            )
+            assert_same(name, update, own)
+
+
+def test_rounds_do_not_leak_into_each_other(opened):
+    site = make_site()
+    engine = opened(site)
+    first = [params_sha256(update.params) for update in engine.train(order(site))]
+    list(engine.train(order(site, round=2, cohort=(4, 5))))
+    assert [params_sha256(update.params) for update in engine.train(order(site))] == first
+
+
+def test_the_clients_report_the_losses_they_are_asked_for(name, opened):
+    site = make_site()
+    before = {key: value + 0.1 for key, value in site.model.state_dict().items()}
+    work = order(site, report_loss=True, previous=before)
+    for update in opened(site).train(work):
+        own, _ = train(site, copy.deepcopy(site.model), work, update.client)
+        assert (update.received_loss, update.previous_loss) == (own.received_loss, own.previous_loss)
+        assert update.previous_loss != update.received_loss
+
+
+def test_a_round_left_in_the_middle_does_not_disturb_the_next(name, opened):
+    site = make_site()
+    engine = opened(site)
+    next(engine.train(order(site)))
+    for update in engine.train(order(site, round=2)):
+        own, _ = train(site, copy.deepcopy(site.model), order(site, round=2), update.client)
+        assert_same(name, update, own)
+
+
+def test_an_empty_cohort_gives_nothing(opened):
+    site = make_site()
+    assert list(opened(site).train(order(site, cohort=(2,)))) == []
+
+
+class Refuses(nn.Module):
+    """A model that cannot be run."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        if self.training:
+            raise MatchingError("not today")
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("engine", [SerialEngine, lambda site: PoolEngine(site, 2)])
+def test_what_a_client_raises_reaches_the_caller(engine):
+    site = make_site(Refuses())
+    made = engine(site)
+    made.open(None)
+    with pytest.raises(MatchingError, match="not today"):
+        list(made.train(order(site)))
+    made.close()
+
+
+class Dies(nn.Module):
+    """Kills its process on the batch with the fewest examples, as often as the file says."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.file = file
+
+    def forward(self, x):
+        if self.training and len(x) == 3:
+            left = int(self.file.read_text())
+            self.file.write_text(str(left - 1))
+            if left > 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_dead_worker_is_replaced_and_its_clients_are_done_again(tmp_path, workers, stacked):
+    file = tmp_path / "deaths"
+    file.write_text("2")
+    site = make_site(Dies(file), objective="FA+WD")
+    engine = PoolEngine(site, workers, Stacks(site) if stacked else None)
+    engine.open(None)
+    updates = {update.client: update for update in engine.train(order(site))}
+    engine.close()
+    assert list(updates) == [0, 1, 3, 5]
+    assert int(file.read_text()) < 0  # it died twice, then lived
+    for client, update in updates.items():
+        own, _ = train(site, copy.deepcopy(site.model), order(site), client)
+        assert_same("stacked" if stacked else "pool", update, own)
+
+
+def test_a_worker_that_always_dies_is_an_error_with_the_client_and_the_signal(tmp_path):
+    file = tmp_path / "deaths"
+    file.write_text("99")
+    site = make_site(Dies(file))
+    engine = PoolEngine(site, 2)
+    engine.open(None)
+    with pytest.raises(EngineError, match=r"client 0: its worker died 3 times, last by SIGKILL"):
+        list(engine.train(order(site)))
     engine.close()
 
 
-def order(site, round=1, cohort=(0, 1, 3)):
-    params = {name: value.clone() for name, value in site.model.state_dict().items()}
-    return Order(round, cohort, params, Hyper(lr=0.1, steps=4, batch_size=8))
-
-
-def test_the_updates_are_those_of_a_plain_loop_in_client_order(engine_and_site):
-    engine, site = engine_and_site
-    work = order(site)
-    updates = list(engine.train(work))
-    assert [update.client for update in updates] == [0, 1, 3]
-    for update in updates:
-        own, _ = train(site, copy.deepcopy(site.model), work, update.client)
-        assert params_sha256(update.params) == params_sha256(own.params)
-        assert (update.examples, update.loss) == (own.examples, own.loss)
-
-
-def test_a_client_without_data_never_trains(engine_and_site):
-    engine, site = engine_and_site
-    assert [update.client for update in engine.train(order(site, cohort=(1, 2, 3)))] == [1, 3]
-
-
-def test_rounds_do_not_leak_into_each_other(engine_and_site):
-    engine, site = engine_and_site
-    first = [params_sha256(update.params) for update in engine.train(order(site))]
-    list(engine.train(order(site, round=2)))
-    assert [params_sha256(update.params) for update in engine.train(order(site))] == first
+def test_no_worker_outlives_the_engine():
+    site = make_site()
+    engine = PoolEngine(site, 2)
+    engine.open(None)
+    list(engine.train(order(site)))
+    processes = [worker.process for worker in engine.workers]
+    engine.close()
+    assert len(processes) == 2
+    assert not any(process.is_alive() for process in processes)

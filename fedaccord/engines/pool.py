@@ -1,0 +1,288 @@
+"""Worker processes on this machine, one torch thread each. The same bits as the serial engine, whoever does what when.
+
+Workers are forked: the data, the model and the objective are theirs without a copy, and nothing needs to be picklable.
+Parameters pass through memory that parent and workers share: one block for what all clients receive, and slots for
+what a client keeps and gives back. A message is a few scalars. A worker that dies is replaced, and its clients are done
+again from what they began with.
+"""
+
+import contextlib
+import ctypes
+import math
+import mmap
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import signal
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import NamedTuple
+
+import torch
+
+from fedaccord.client.objective import read_params
+from fedaccord.client.training import Site, Trainer
+from fedaccord.engines.serial import SerialEngine
+from fedaccord.errors import EngineError
+from fedaccord.records import ClientUpdate, Order, Params
+
+AHEAD = 2
+"""Groups of clients given to a worker at a time, so that it need not wait for the parent between two of them."""
+EARLY_BYTES = 2**31
+"""Updates may be ready before it is their turn; they may take this much memory."""
+TRIES = 3
+"""How often a client is tried whose worker died."""
+
+
+class Job(NamedTuple):
+    """What a worker is told: everything else it knows or finds in shared memory."""
+
+    slots: list[int]  # one for each client
+    clients: list[int]
+    private: list[bool]  # whether the slot holds the client's theta_i
+    order: Order  # without cohort and parameters
+
+
+class Reply(NamedTuple):
+    updates: list[ClientUpdate]  # without parameters: they are in the slots
+    private: list[bool]  # whether the slot holds a new theta_i
+    error: bytes = b""  # a pickled exception
+
+
+@dataclass
+class Worker:
+    process: BaseProcess
+    pipe: Connection
+    jobs: list[Job] = field(default_factory=list)  # in the order in which it does them
+
+
+class PoolEngine(SerialEngine):
+    """`workers` processes, each with the same trainer."""
+
+    def __init__(self, site: Site, workers: int, trainer: Trainer | None = None):
+        super().__init__(site, trainer)
+        self.count = workers
+        self.workers: list[Worker] = []
+        self.slots: list[tuple[Params, Params]] = []  # (w_i, theta_i) of the clients in progress
+        self.free: list[int] = []
+
+    def train(self, order: Order) -> Iterator[ClientUpdate]:
+        waiting = [client for client in order.cohort if len(self.site.clients[client])]
+        todo = self.trainer.groups(waiting, order.hyper)
+        if not todo:
+            return
+        self.start(AHEAD * self.count * max(map(len, todo)))
+        write(self.received, order.params)
+        if order.previous is not None:
+            write(self.previous, order.previous)
+        message = replace(order, cohort=(), params={}, previous={} if order.previous is not None else None)
+        done: dict[int, ClientUpdate] = {}
+        deaths: Counter[int] = Counter()
+        try:
+            for client in waiting:  # the updates leave in client order
+                while client not in done:
+                    self.hand_out(todo, client, len(done), message)
+                    for place in self.talkative():
+                        reply = receive(self.workers[place])
+                        if reply is None:
+                            todo += self.replace(place, deaths)
+                        elif reply.error:
+                            raise pickle.loads(reply.error)  # made by our own worker
+                        else:
+                            self.accept(reply, self.workers[place].jobs.pop(0), order.round, done)
+                yield done.pop(client)
+        finally:
+            if todo or any(worker.jobs for worker in self.workers):
+                self.stop()  # the round was left early: its answers must not reach the next one
+
+    def start(self, slots: int) -> None:
+        """Shared memory and workers, in this order: a fork shares what is there by then."""
+        if self.workers and len(self.slots) >= slots:
+            return
+        self.stop()
+        model, private = read_params(self.site.model), self.site.objective.private_like()
+        self.size = sum(value.numel() * value.element_size() for value in model.values())
+        self.received, self.previous = shared(model), shared(model)
+        self.slots = [(shared(model), shared(private)) for _ in range(slots)]
+        self.free = list(range(slots))
+        for _ in range(self.count):
+            self.workers.append(self.hire())
+
+    def hire(self) -> Worker:
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=self.work, args=(theirs, os.getpid()), daemon=True)
+        with warnings.catch_warnings():  # forking beside threads: ours hold no lock that a worker needs
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        theirs.close()
+        return Worker(process, ours)
+
+    def hand_out(self, todo: list[list[int]], next_client: int, early: int, message: Order) -> None:
+        """Give each worker something to do: the group with most examples first, the one whose turn it is if many
+        updates are waiting for it already."""
+        for depth in range(1, AHEAD + 1 if len(todo) > len(self.workers) else 2):
+            for worker in self.workers:
+                if todo and len(worker.jobs) < depth:
+                    crowded = early * self.size > EARLY_BYTES
+                    group = min(todo) if crowded else max(todo, key=lambda group: (self.examples(group), -group[0]))
+                    todo.remove(group)
+                    self.give(worker, group, message)
+
+    def examples(self, group: list[int]) -> int:
+        return sum(len(self.site.clients[client]) for client in group)
+
+    def give(self, worker: Worker, group: list[int], message: Order) -> None:
+        slots = [self.free.pop() for _ in group]
+        private = [self.store.get(client, message.round) for client in group]
+        for slot, kept in zip(slots, private, strict=True):
+            if kept is not None:
+                write(self.slots[slot][1], kept)
+        job = Job(slots, group, [kept is not None for kept in private], message)
+        worker.jobs.append(job)
+        with contextlib.suppress(OSError):  # it has just died: `receive` will notice
+            worker.pipe.send(job)
+
+    def talkative(self) -> list[int]:
+        """The workers that have something to say, or have died."""
+        ready = multiprocessing.connection.wait([worker.pipe for worker in self.workers])
+        return [place for place, worker in enumerate(self.workers) if worker.pipe in ready]
+
+    def accept(self, reply: Reply, job: Job, round: int, done: dict[int, ClientUpdate]) -> None:
+        for update, kept, slot in zip(reply.updates, reply.private, job.slots, strict=True):
+            params, private = self.slots[slot]
+            if kept:
+                self.store.put(update.client, round, copied(private))
+            done[update.client] = replace(update, params=copied(params))
+        self.free += job.slots
+
+    def replace(self, place: int, deaths: Counter[int]) -> list[list[int]]:
+        """A new worker for a dead one; the groups that are to be done again."""
+        dead = self.workers.pop(place)
+        dead.pipe.close()
+        dead.process.join()
+        if dead.jobs:  # it died over the first of these; the others were only waiting
+            first = dead.jobs[0].clients[0]
+            deaths[first] += 1
+            if deaths[first] == TRIES:
+                raise EngineError(f"client {first}: its worker died {TRIES} times, {cause(dead.process.exitcode)}")
+        for job in dead.jobs:
+            self.free += job.slots
+        self.workers.insert(place, self.hire())
+        return [job.clients for job in dead.jobs]
+
+    def work(self, pipe: Connection, parent: int) -> None:
+        """In the worker: until the parent hangs up."""
+        let_go(pipe.fileno())
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # the parent decides when to stop
+        die_with(parent)
+        torch.set_num_threads(1)
+        while True:
+            try:
+                job: Job = pipe.recv()
+            except (EOFError, OSError):
+                os._exit(0)
+            try:
+                reply = self.do(job)
+            except Exception as error:
+                reply = Reply([], [], portable(error))
+            pipe.send(reply)
+
+    def do(self, job: Job) -> Reply:
+        previous = self.previous if job.order.previous is not None else None
+        order = replace(job.order, params=self.received, previous=previous)
+        before = [self.slots[slot][1] if held else None for slot, held in zip(job.slots, job.private, strict=True)]
+        updates, keeps = [], []
+        for (update, kept), slot in zip(self.trainer.train(order, job.clients, before), job.slots, strict=True):
+            params, private = self.slots[slot]
+            write(params, update.params)
+            if kept is not None:
+                write(private, kept)
+            updates.append(replace(update, params={}))
+            keeps.append(kept is not None)
+        return Reply(updates, keeps)
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.pipe.close()
+            worker.process.kill()
+            worker.process.join()
+        self.workers = []
+
+    def close(self) -> None:
+        self.stop()
+        super().close()
+
+
+def receive(worker: Worker) -> Reply | None:
+    """None if it is dead, perhaps in the middle of a word."""
+    try:
+        reply: Reply = worker.pipe.recv()
+        return reply
+    except (EOFError, OSError, pickle.UnpicklingError):
+        return None
+
+
+def shared(like: Params) -> Params:
+    """Tensors of these shapes in one anonymous block of memory that forks share: a kill leaves nothing behind."""
+    starts, total = {}, 0
+    for name, value in like.items():
+        starts[name] = total
+        total += math.ceil(value.numel() * value.element_size() / 64) * 64
+    block = mmap.mmap(-1, max(total, 1))
+    return {
+        name: torch.frombuffer(block, dtype=value.dtype, count=value.numel(), offset=starts[name]).view(value.shape)
+        if value.numel()
+        else value.clone()
+        for name, value in like.items()
+    }
+
+
+def write(block: Params, params: Params) -> None:
+    for name, value in block.items():
+        value.copy_(params[name])
+
+
+def copied(block: Params) -> Params:
+    return {name: value.clone() for name, value in block.items()}
+
+
+def portable(error: Exception) -> bytes:
+    """The exception itself if it can be pickled, otherwise one with its words."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+        return data
+    except Exception:
+        return pickle.dumps(EngineError(f"{type(error).__name__}: {error}"))
+
+
+def cause(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"last by {signal.Signals(-exitcode).name}" + (" (out of memory?)" if exitcode == -9 else "")
+    return f"last with exit code {exitcode}"
+
+
+def let_go(own: int) -> None:
+    """Of every file but the worker's own pipe: the other workers' pipes, and the run folder's lock, which would
+    otherwise be held as long as a worker lives. The numbers stay taken, so that nobody closes a new file by an old one.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in (own, nothing):
+            with contextlib.suppress(OSError):  # the listing's own
+                os.fstat(number)
+                os.dup2(nothing, number)
+
+
+def die_with(parent: int) -> None:
+    """A worker in the middle of a long step must not outlive a parent that was killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(0)
