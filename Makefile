@@ -35,5 +35,5 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "adding the tools for development"
-	$(PIP) --editable '.[dev,report,audio]'
+	$(PIP) --editable '.[dev,report,audio,ray]'
 	touch $@

@@ -152,6 +152,7 @@ def run_command(options: argparse.Namespace) -> int:
     task, settings = settings_of(options)
     say(options, f"task {settings.task}, method {settings.method}: loading the data")
     simulation = from_task(task, settings)
+    say(options, f"engine {simulation.engine}")
     name = options.runs / options.name if options.name else free_name(options.runs, simulation.settings)
     with RunFolder.create(name, simulation.settings) as folder:
         return carry_on(options, simulation, folder)

@@ -116,6 +116,7 @@ class Settings:
         "auto", ENGINES, "Who runs the clients; auto: what suits model and machine, and it says which and why"
     )
     workers: int | None = at_least(1, None, "Processes or threads that run clients (as many as usable cores).")
+    address: str = setting("", "A Ray cluster's address, such as 10.0.0.1:6379 (engine = ray; empty: this machine).")
     device: str = setting("cpu", "Where to compute: cpu, cuda, cuda:1 ...")
     threads: int = setting(
         1, "Torch threads; another number may give other last bits.", lambda v: 1 <= v <= 1024, "1 to 1024"

@@ -224,7 +224,9 @@ def fingerprint(settings: Settings, params: Params, data: Iterable[torch.Tensor]
     Rounds may be raised, and the engine be changed for another that gives the same bits.
     """
     bits = "stacked" if settings.engine == "stacked" else "serial"
-    digest = hashlib.sha256(config.to_toml(dataclasses.replace(settings, rounds=1, engine=bits, workers=None)).encode())
+    digest = hashlib.sha256(
+        config.to_toml(dataclasses.replace(settings, rounds=1, engine=bits, workers=None, address="")).encode()
+    )
     digest.update(repr([(name, str(value.dtype), tuple(value.shape)) for name, value in params.items()]).encode())
     for tensor in data:
         update(digest, tensor)

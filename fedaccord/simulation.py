@@ -161,7 +161,7 @@ def simulation_of(
     objective = objective_of(settings, model, example)
     site = Site(model, objective, data, prepare, yardstick, settings.seed, prepare is as_stored, settings.rm_store)
     cohort = cohort_size(len(clients), settings.fraction)
-    engine = choose(settings.engine, site, hyper, cohort, settings.workers)
+    engine = choose(settings.engine, site, hyper, cohort, settings.workers, settings.address)
     judge = None if test is None else Judge(model, test.to(device), prepare)
     federation = Federation(
         engine=engine.engine,

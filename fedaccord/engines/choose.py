@@ -24,7 +24,7 @@ class Choice:
     why: str
 
 
-def choose(wanted: str, site: Site, hyper: Hyper, cohort: int, workers: int | None) -> Choice:
+def choose(wanted: str, site: Site, hyper: Hyper, cohort: int, workers: int | None = None, address: str = "") -> Choice:
     """`wanted` is an engine's name or auto; `cohort` the number of clients in a round."""
     cores = workers or usable_cores()
     processes = min(cores, cohort)
@@ -33,6 +33,10 @@ def choose(wanted: str, site: Site, hyper: Hyper, cohort: int, workers: int | No
         wanted, why = suitable(site, hyper, cohort, processes, on_cpu)
     else:
         why = "asked for"
+    if wanted == "ray":
+        from fedaccord.engines.ray import RayEngine  # a large import that only this engine needs
+
+        return Choice("ray", RayEngine(site, workers, address), f"cluster at {address or 'this machine'}; {why}")
     if wanted in ("pool", "stacked") and not on_cpu:
         raise SettingsError(f"engine = {wanted}: works on the CPU only; use engine = serial on a GPU")
     if wanted == "pool":

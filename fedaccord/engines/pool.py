@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 
@@ -92,7 +92,7 @@ class PoolEngine(SerialEngine):
                         if reply is None:
                             todo += self.replace(place, deaths)
                         elif reply.error:
-                            raise pickle.loads(reply.error)  # made by our own worker
+                            raise_portable(reply.error)
                         else:
                             self.accept(reply, self.workers[place].jobs.pop(0), order.round, done)
                 yield done.pop(client)
@@ -261,6 +261,11 @@ def portable(error: Exception) -> bytes:
         return data
     except Exception:
         return pickle.dumps(EngineError(f"{type(error).__name__}: {error}"))
+
+
+def raise_portable(error: bytes) -> NoReturn:
+    """What our own worker made."""
+    raise pickle.loads(error)
 
 
 def cause(exitcode: int | None) -> str:

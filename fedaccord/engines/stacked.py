@@ -8,6 +8,7 @@ not depend on the number of workers, so its own bits do not either.
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -194,7 +195,9 @@ def trace(stack: Stack, inputs: Tensor, targets: Tensor) -> Graph:
         return [*gradients, losses]
 
     try:
-        graph = make_fx(step)(*stack.trained.values(), *stack.fixed.values(), inputs, targets)
+        with warnings.catch_warnings():  # "a performance drop": such calls are done client by client
+            warnings.simplefilter("ignore", UserWarning)
+            graph = make_fx(step)(*stack.trained.values(), *stack.fixed.values(), inputs, targets)
     except Exception as error:  # whatever torch says of a model that it cannot vectorise
         reason = str(error).strip().splitlines()[0]
         raise EngineError(f"this model's clients cannot be stacked: {reason}") from error

@@ -1,0 +1,185 @@
+"""Clients over a Ray cluster: one actor a core, on whatever nodes there are. The same bits as the serial engine.
+
+Model, data and objective go to the cluster once. A round's parameters go once to each node. theta_i stays in the object
+store of the node that trained the client and follows the client if another node has to take over; at a checkpoint it
+is written into the run folder. The clients of a node that is lost are done again elsewhere, from the last theta_i.
+"""
+
+import contextlib
+import logging
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from ray.exceptions import GetTimeoutError, RayError
+
+from fedaccord.client.store import PrivateStore
+from fedaccord.client.training import OneByOne, Site
+from fedaccord.engines.pool import TRIES, portable, raise_portable
+from fedaccord.engines.serial import SerialEngine
+from fedaccord.errors import EngineError
+from fedaccord.records import ClientUpdate, Order, Params
+
+PATIENCE = 60.0
+"""Seconds to wait for a core of the cluster before giving up."""
+
+
+class Clients:
+    """The actor: trains the clients it is told to."""
+
+    def __init__(self, site: Site):
+        torch.set_num_threads(1)
+        self.trainer = OneByOne(site)
+
+    def train(self, order: Order, client: int, private: Params | None) -> tuple[Any, Params | None]:
+        try:
+            own = None if private is None else {name: value.clone() for name, value in private.items()}
+            return next(self.trainer.train(order, [client], [own]))
+        except Exception as error:
+            return portable(error), None
+
+
+class RayEngine(SerialEngine):
+    """`workers` actors, as many as the cluster has cores if None. Without an address, a cluster on this machine."""
+
+    def __init__(self, site: Site, workers: int | None = None, address: str = ""):
+        super().__init__(site)
+        self.address, self.count = address, workers
+        self.started = False
+        self.actors: list[Any] = []
+        self.kept: dict[int, tuple[int, Any]] = {}  # client -> its newest generation, and where that is
+
+    def open(self, folder: Path | None) -> None:
+        self.store = PrivateStore(folder, in_memory=folder is None)
+        if not ray.is_initialized():
+            knock(self.address)
+            where: dict[str, Any] = {"address": self.address} if self.address else {"num_cpus": self.count}
+            if not self.address:
+                where["include_dashboard"] = False
+            try:
+                ray.init(**where, logging_level=logging.ERROR, log_to_driver=False)
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                raise EngineError(
+                    f"no Ray cluster at {self.address or 'this machine'}: {str(error).strip().splitlines()[0]}"
+                ) from None
+            self.started = True
+        self.site_ref = ray.put(self.site)
+
+    def train(self, order: Order) -> Iterator[ClientUpdate]:
+        waiting = [client for client in order.cohort if len(self.site.clients[client])]
+        todo = sorted(waiting, key=lambda client: (-len(self.site.clients[client]), client))  # the largest first
+        order_ref = ray.put(replace(order, cohort=()))
+        done: dict[int, ClientUpdate] = {}
+        deaths: Counter[int] = Counter()
+        self.hire(len(waiting))
+        idle, running = list(self.actors), dict[Any, tuple[Any, int, Any]]()
+        try:
+            for client in waiting:
+                while client not in done:
+                    while todo and idle:
+                        actor, next_ = idle.pop(), todo.pop(0)
+                        private = self.private(next_, order.round)
+                        update, theta = actor.train.options(num_returns=2).remote(order_ref, next_, private)
+                        running[update] = (actor, next_, theta)
+                    (ready, *_), _ = ray.wait(list(running))
+                    actor, number, theta = running.pop(ready)
+                    update = self.collect(ready)
+                    if update is None:  # its node or its process is gone
+                        deaths[number] += 1
+                        if deaths[number] == TRIES:
+                            raise EngineError(f"client {number}: the actor that trained it died {TRIES} times")
+                        todo.insert(0, number)
+                        self.actors.remove(actor)
+                        if not self.actors:
+                            self.hire(len(waiting))
+                            idle = list(self.actors)
+                        continue
+                    idle.append(actor)
+                    if self.site.objective.private_like():
+                        self.kept[number] = (order.round, theta)
+                    done[number] = update
+                yield done.pop(client)
+        finally:
+            for update in running:
+                ray.cancel(update)
+
+    def hire(self, wanted: int) -> None:
+        """Actors on all free cores, as many as are of use."""
+        cores = int(ray.available_resources().get("CPU", 0)) + len(self.actors)
+        count = max(1, min(self.count or cores, cores, wanted))
+        remote = ray.remote(Clients).options(num_cpus=1, scheduling_strategy="SPREAD")
+        while len(self.actors) < count:
+            self.actors.append(remote.remote(self.site_ref))
+        for actor in list(self.actors):
+            try:
+                ray.get(actor.__ray_ready__.remote(), timeout=PATIENCE)
+            except GetTimeoutError:
+                raise EngineError(f"no free core in the Ray cluster after {PATIENCE:.0f} s") from None
+            except RayError:
+                self.actors.remove(actor)
+        if not self.actors:
+            raise EngineError("every actor died as it was started: does each node have fedaccord installed?")
+
+    def collect(self, ready: Any) -> ClientUpdate | None:
+        try:
+            update = ray.get(ready)
+        except RayError:
+            return None
+        if isinstance(update, bytes):
+            raise_portable(update)
+        result: ClientUpdate = update
+        return replace(result, params={name: value.clone() for name, value in result.params.items()})
+
+    def private(self, client: int, round: int) -> Any:
+        """theta_i or a reference to it, of the newest generation before this round."""
+        generation, where = self.kept.get(client, (0, None))
+        if where is None or generation >= round:
+            return self.store.get(client, round)
+        if not lost(where):
+            return where
+        if self.store.newest.get(client) == generation:
+            return self.store.get(client, round)
+        raise EngineError(
+            f"what client {client} kept in round {generation} was lost with its node before a checkpoint was written: "
+            "`fedaccord resume` goes on from the last one"
+        )
+
+    def save(self) -> dict[int, int]:
+        for client, (generation, where) in self.kept.items():
+            if self.store.newest.get(client) != generation:
+                with contextlib.suppress(RayError):
+                    theta = ray.get(where)
+                    if theta is not None:
+                        self.store.put(client, generation, {name: value.clone() for name, value in theta.items()})
+        return super().save()
+
+    def close(self) -> None:
+        for actor in self.actors:
+            ray.kill(actor)
+        self.actors = []
+        if self.started:
+            ray.shutdown()
+        super().close()
+
+
+def knock(address: str) -> None:
+    """Ray itself would knock for minutes at a door where nobody is."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon:
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+        except (OSError, ValueError) as error:
+            raise EngineError(f"no Ray cluster at {address}: {error}") from None
+
+
+def lost(where: Any) -> bool:
+    try:
+        ray.get(where, timeout=PATIENCE)
+        return False
+    except RayError:
+        return True

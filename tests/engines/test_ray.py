@@ -1,0 +1,101 @@
+"""The Ray engine on a real cluster of two nodes, started here and ended here."""
+
+import copy
+
+import pytest
+import torch
+from test_contract import assert_same, make_site, order
+
+from fedaccord import config
+from fedaccord.client.training import train
+from fedaccord.errors import EngineError
+from fedaccord.runs import RunFolder, params_sha256
+from fedaccord.session import drive
+from fedaccord.simulation import from_task
+from fedaccord.tasks import find_task
+
+ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from fedaccord.engines.ray import RayEngine  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head and a second node, one core each."""
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    second = made.add_node(num_cpus=1)
+    ray.init(address=made.address, log_to_driver=False)
+    yield made, second
+    ray.shutdown()
+    made.shutdown()
+
+
+def digits(folder, engine, **more):
+    task = find_task("digits")
+    settings = config.make(
+        task.defaults("non-iid"), {"task": "digits", "method": "FA+RM+AH", "rounds": 4, "engine": engine}, more
+    )
+    simulation = from_task(task, settings)
+    return simulation, RunFolder.create(folder, simulation.settings)
+
+
+def test_an_address_where_nobody_is_is_told_in_one_line():
+    engine = RayEngine(make_site(), address="127.0.0.1:1")
+    with pytest.raises(EngineError, match=r"no Ray cluster at 127\.0\.0\.1:1"):
+        engine.open(None)
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("objective", ["FA", "FA+WD", "FA+RM"])
+def test_the_updates_are_those_of_a_plain_loop(cluster, objective):
+    site = make_site(objective=objective)
+    engine, kept = RayEngine(site), {}
+    engine.open(None)
+    for round in (1, 2):
+        work = order(site, round)
+        updates = list(engine.train(work))
+        assert [update.client for update in updates] == [0, 1, 3, 5]
+        for update in updates:
+            own, kept[update.client] = train(
+                site, copy.deepcopy(site.model), work, update.client, kept.get(update.client)
+            )
+            assert_same("ray", update, own)
+    engine.close()
+
+
+def test_two_nodes_give_the_bits_of_a_loop_also_when_one_is_lost(cluster, tmp_path):
+    made, second = cluster
+    simulation, folder = digits(tmp_path / "serial", "serial")
+    with folder:
+        expected = drive(simulation, folder, None)
+
+    simulation, folder = digits(tmp_path / "ray", "ray", address=made.address)
+    with folder:
+        outcome = drive(simulation, folder, None)
+    assert params_sha256(outcome.state.params) == params_sha256(expected.state.params)
+    assert outcome.state.policy == expected.state.policy
+    for client in range(10):
+        assert [file.name for file in sorted((tmp_path / "ray" / "private" / str(client)).iterdir())] == [
+            file.name for file in sorted((tmp_path / "serial" / "private" / str(client)).iterdir())
+        ]  # the name carries the round and the checksum
+
+    simulation, folder = digits(tmp_path / "lost", "ray", address=made.address)
+    engine = simulation.federation.engine
+    plain, left = engine.train, []
+
+    def with_a_loss(work):
+        updates = plain(work)
+        yield next(updates)
+        if work.round == 3:
+            made.remove_node(second, allow_graceful=False)
+        yield from updates
+        left.append(len(engine.actors))
+
+    engine.train = with_a_loss
+    with folder:
+        outcome = drive(simulation, folder, None)
+    assert left[1:3] == [2, 1]  # in round 3 an actor was lost, and the round was finished without it
+    assert params_sha256(outcome.state.params) == params_sha256(expected.state.params)
