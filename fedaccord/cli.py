@@ -1,4 +1,4 @@
-"""The command line: run, resume, data."""
+"""The command line: run, resume, matching, bench, data."""
 
 import argparse
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 
 from fedaccord import config
 from fedaccord.config import FIELDS, Settings
-from fedaccord.errors import FedAccordError, RunError
+from fedaccord.errors import FedAccordError, RunError, SettingsError
 
 STOPPED = 130
 
@@ -74,6 +74,21 @@ def make_parser() -> argparse.ArgumentParser:
     matching.add_argument("task", help="as for run")
     add_settings(matching.add_argument_group("settings"), ("width", "rm_layers", "rm_kernel", "image_size"))
     matching.set_defaults(command=matching_command)
+
+    bench = commands.add_parser(
+        "bench",
+        help="measure speed on this machine",
+        description="Measure speed on this machine, as ratios: shares (of the matrix-product peak, and against a bare "
+        "PyTorch loop), methods (the paper's run-time table), scaling (10 to 10,000 clients).",
+    )
+    bench.add_argument("parts", nargs="*", metavar="PART", help="shares, methods, scaling (all)")
+    bench.add_argument("--tasks", default="mnist", help="with commas: digits, mnist, cifar10, kws (mnist)")
+    bench.add_argument("--repeats", type=int, default=7, help="the median of so many counts (7)")
+    bench.add_argument("--workers", type=int, help="processes (as many as usable cores)")
+    bench.add_argument(
+        "-o", "--output", type=Path, metavar="FOLDER", help="bench.json, bench.md and bench.svg go there"
+    )
+    bench.set_defaults(command=bench_command)
 
     data = commands.add_parser("data", help="list, fetch, verify and divide data").add_subparsers(
         required=True, metavar="WHAT"
@@ -217,6 +232,37 @@ def matching_command(options: argparse.Namespace) -> int:
     inputs = task.prepare(task.data().train.inputs[:2], None)
     print(matching_report(task.build_model(settings.width), inputs, layer_names(settings), settings.rm_kernel))
     return 0
+
+
+def bench_command(options: argparse.Namespace) -> int:
+    from fedaccord import bench
+
+    tasks = [name.strip() for name in options.tasks.split(",")]
+    for name in [
+        *(part for part in options.parts if part not in bench.PARTS),
+        *(t for t in tasks if t not in bench.STEPS),
+    ]:
+        raise SettingsError(
+            f"bench: unknown '{name}'; parts are {', '.join(bench.PARTS)}, tasks {', '.join(bench.STEPS)}"
+        )
+    if options.repeats < 1:
+        raise SettingsError(f"--repeats {options.repeats}: expected 1 or more")
+    found = bench.run(options.parts or list(bench.PARTS), tasks, options.repeats, options.workers, progress)
+    print(bench.table(found))
+    if options.output:
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "bench.json").write_text(json.dumps(found, indent=1) + "\n")
+        (options.output / "bench.md").write_text(bench.table(found))
+        if "shares" in found:
+            from fedaccord.report.bars import draw
+
+            draw(found["shares"], options.output / "bench.svg")
+        print(f"written to {options.output}", file=sys.stderr)
+    return 0
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def data_list(options: argparse.Namespace) -> int:

@@ -34,8 +34,10 @@ def choose(wanted: str, site: Site, hyper: Hyper, cohort: int, workers: int | No
     else:
         why = "asked for"
     if wanted == "ray":
-        from fedaccord.engines.ray import RayEngine  # a large import that only this engine needs
-
+        try:
+            from fedaccord.engines.ray import RayEngine  # a large import that only this engine needs
+        except ImportError:
+            raise SettingsError("engine = ray: needs Ray: pip install 'fedaccord[ray]'") from None
         return Choice("ray", RayEngine(site, workers, address), f"cluster at {address or 'this machine'}; {why}")
     if wanted in ("pool", "stacked") and not on_cpu:
         raise SettingsError(f"engine = {wanted}: works on the CPU only; use engine = serial on a GPU")

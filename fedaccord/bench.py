@@ -1,0 +1,352 @@
+"""Speed, as ratios: every repeat measures everything once, in turn, and what counts is the median over the repeats.
+
+shares    useful FLOP/s of whole rounds as a share of this machine's matrix-product peak, and against a bare loop
+methods   the paper's run-time table: 30 mini-batches of one client with each method
+scaling   10 to 10,000 clients: time a client-round, memory, start-up
+"""
+
+import copy
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, log_softmax
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedaccord import config
+from fedaccord.client.objective import read_params
+from fedaccord.client.training import minibatches, train
+from fedaccord.records import Hyper, Order, Params
+from fedaccord.server.aggregate import aggregate
+from fedaccord.simulation import Simulation, from_task, hyper_of
+from fedaccord.tasks import find_task
+
+METHODS = ("FA", "FA+WD", "FA+RM+AH", "FA+RM", "FA+AH")
+STEPS = {"digits": 50, "mnist": 50, "cifar10": 10, "kws": 5}
+"""Steps of a client in a measured round: as in training, so that what a client costs once a round weighs as it does."""
+PAPER = {
+    "mnist": {"FA": 0.39, "FA+WD": 0.41, "FA+RM+AH": 0.43, "FA+RM": 0.42, "FA+AH": 0.39},
+    "cifar10": {"FA": 0.50, "FA+WD": 0.54, "FA+RM+AH": 0.67, "FA+RM": 0.66, "FA+AH": 0.51},
+    "kws": {"FA": 1.83, "FA+WD": 1.96, "FA+RM+AH": 2.03, "FA+RM": 2.01, "FA+AH": 1.85},
+}
+"""The paper's run-time table: seconds for 30 mini-batches on its GPU."""
+
+Measures = dict[str, list[float]]
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "processor": processor_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "load_before": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def processor_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def in_turn(works: dict[str, Callable[[], float]], repeats: int, say: Callable[[str], None]) -> Measures:
+    """Each work once a repeat, in turn; a work says itself how long it took."""
+    found: Measures = {name: [] for name in works}
+    for repeat in range(repeats):
+        for name, work in works.items():
+            found[name].append(work())
+        say(f"repeat {repeat + 1} of {repeats}")
+    return found
+
+
+def peak(threads: int, size: int = 2048) -> float:
+    """FLOP/s of a product of two square matrices in float32."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        a, b, c = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
+        torch.mm(a, b, out=c)
+        best = min(seconds(lambda: torch.mm(a, b, out=c)) for _ in range(3))
+    finally:
+        torch.set_num_threads(before)
+    return 2 * size**3 / best
+
+
+def prepared(task_name: str, method: str, **settings: Any) -> Simulation:
+    task = find_task(task_name)
+    split = settings.pop("split", "iid")
+    return from_task(
+        task,
+        config.make(task.defaults(split), {"task": task_name, "split": split, "method": method}, settings),
+    )
+
+
+def step_flops(simulation: Simulation) -> int:
+    """Of one mini-batch: forward, backward and what the method adds, as torch counts products and convolutions."""
+    site = simulation.federation.engine.site  # type: ignore[attr-defined]
+    hyper = replace(hyper_of(simulation.settings), steps=1)
+    order = Order(1, (0,), read_params(site.model), hyper)
+    with FlopCounterMode(display=False) as counter:
+        train(site, copy.deepcopy(site.model), order, 0)
+    return int(counter.get_total_flops())
+
+
+def round_of(simulation: Simulation, steps: int) -> Callable[[], float]:
+    """A round of all clients: training and averaging. The first call, not counted, starts the workers."""
+    engine = simulation.federation.engine
+    engine.open(None)
+    params = simulation.params
+    hyper = replace(hyper_of(simulation.settings), steps=steps)
+    cohort = tuple(range(simulation.federation.clients))
+    number = iter(range(1, 10**9))
+
+    def run() -> float:
+        order = Order(next(number), cohort, params, hyper)
+        return seconds(lambda: aggregate(params, engine.train(order)))
+
+    run()
+    return run
+
+
+def bare_loop(simulation: Simulation, steps: int, threads: int) -> Callable[[], float]:
+    """The same clients and mini-batches in plain PyTorch, as one would write it: torch.optim.SGD, autograd, a mean."""
+    site = simulation.federation.engine.site  # type: ignore[attr-defined]
+    hyper = replace(hyper_of(simulation.settings), steps=steps)
+    task = find_task(simulation.settings.task)
+    model = task.build_model(simulation.settings.width)
+    start = simulation.params
+
+    def run() -> float:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            return seconds(lambda: plain_round(model, site, start, hyper))
+        finally:
+            torch.set_num_threads(before)
+
+    run()
+    return run
+
+
+def plain_round(model: nn.Module, site: Any, start: Params, hyper: Hyper) -> Params:
+    total = sum(len(client) for client in site.clients)
+    mean = {name: torch.zeros_like(value) for name, value in start.items()}
+    for number, client in enumerate(site.clients):
+        model.load_state_dict(start)
+        optimiser = torch.optim.SGD(model.parameters(), lr=hyper.lr)
+        draw = torch.Generator().manual_seed(number)
+        for index in minibatches(site, Order(1, (number,), start, hyper), number):
+            optimiser.zero_grad()
+            logits = model(site.prepare(client.inputs[index], draw).contiguous())  # torch's plain order of memory
+            log_p = log_softmax(logits, dim=1)
+            entropy = -(log_p.exp() * log_p).sum(dim=1)
+            loss = cross_entropy(logits, client.targets[index])
+            loss = loss + hyper.entropy_weight * torch.clamp(hyper.entropy_min - entropy, min=0).mean()
+            loss.backward()
+            optimiser.step()
+        for name, value in model.state_dict().items():
+            mean[name] += value * (len(client) / total)
+    return mean
+
+
+def shares(tasks: Sequence[str], repeats: int, workers: int | None, say: Callable[[str], None]) -> dict[str, Any]:
+    """Per task and method: the share of the peak; and how much faster than a bare loop with torch's default threads."""
+    cores = len(os.sched_getaffinity(0))
+    result: dict[str, Any] = {}
+    for task in tasks:
+        works: dict[str, Callable[[], float]] = {"peak": lambda: peak(cores)}
+        flops, engines, opened = {}, {}, []
+        for method in ("FA", "FA+WD", "FA+RM"):
+            simulation = prepared(task, method, workers=workers)
+            flops[method] = step_flops(simulation)
+            engines[method] = simulation.engine
+            works[method] = round_of(simulation, STEPS[task])
+            opened.append(simulation)
+        works["bare loop"] = bare_loop(opened[0], STEPS[task], cores)
+        say(f"{task}: engine {engines['FA']}")
+        found = in_turn(works, repeats, lambda text, task=task: say(f"{task}: {text}"))  # type: ignore[misc]
+        for simulation in opened:
+            simulation.federation.engine.close()
+        work = 10 * STEPS[task]
+        of_peak = {
+            method: [flops[method] * work / (s * p) for s, p in zip(found[method], found["peak"], strict=True)]
+            for method in flops
+        }
+        bare = [flops["FA"] * work / (s * p) for s, p in zip(found["bare loop"], found["peak"], strict=True)]
+        result[task] = {
+            "engine": engines["FA"],
+            "peak_gflops": round(statistics.median(found["peak"]) / 1e9, 1),
+            "flops_a_step": flops,
+            "ms_a_client_step": {name: median(found[name], 1e3 / work) for name in (*flops, "bare loop")},
+            "share_of_peak": {name: median(values) for name, values in (*of_peak.items(), ("bare loop", bare))},
+            "times_the_bare_loop": median([b / a for a, b in zip(found["FA"], found["bare loop"], strict=True)]),
+            "RM_over_FA": median([a / b for a, b in zip(found["FA+RM"], found["FA"], strict=True)]),
+            "RM_over_FA_in_flops": round(flops["FA+RM"] / flops["FA"], 3),
+        }
+    return result
+
+
+def methods(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """The paper's table: the time of 30 mini-batches of one client, as ratios to FA; with AH, the server's part too."""
+    result: dict[str, Any] = {}
+    for task in tasks:
+        works = {method: one_client(prepared(task, method, engine="serial")) for method in METHODS}
+        found = in_turn(works, repeats, lambda text, task=task: say(f"{task}: {text}"))  # type: ignore[misc]
+        result[task] = {
+            method: {
+                "seconds": median(found[method]),
+                "to_FA": median([a / b for a, b in zip(found[method], found["FA"], strict=True)]),
+                "paper_to_FA": round(PAPER[task][method] / PAPER[task]["FA"], 2) if task in PAPER else None,
+            }
+            for method in METHODS
+        }
+    return result
+
+
+def one_client(simulation: Simulation, steps: int = 30) -> Callable[[], float]:
+    """30 mini-batches of client 0, and a tenth of what tuning costs the server for ten of them."""
+    fed = simulation.federation
+    site = fed.engine.site  # type: ignore[attr-defined]
+    model, params = copy.deepcopy(site.model), simulation.params
+    order = Order(1, (0,), params, replace(hyper_of(simulation.settings), steps=steps))
+    _, private = train(site, model, order, 0)
+    tuned = "AH" in simulation.settings.method
+
+    def tune() -> None:
+        _, psi = fed.policy.sample(fed.policy.start(), 1, torch.Generator())
+        fed.loss(params, [])
+        fed.policy.update(psi, 0.0)
+
+    def run() -> float:
+        spent = seconds(lambda: train(site, model, order, 0, private))
+        return spent + (seconds(tune) / fed.clients if tuned else 0.0)
+
+    return run
+
+
+def scaling(say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Each size in a process of its own, so that memory and start-up are its own."""
+    found = []
+    for clients, cohort in ((10, 10), (100, 10), (1000, 10), (10_000, 10), (10_000, 100)):
+        say(f"{clients:,} clients, {cohort} a round")
+        command = [sys.executable, "-c", f"from fedaccord.bench import one_size; one_size({clients}, {cohort})"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    for entry in found:
+        entry["to_10_clients"] = round(entry["ms_a_client_round"] / found[0]["ms_a_client_round"], 2)
+    return found
+
+
+def one_size(clients: int, cohort: int, rounds: int = 12) -> None:
+    """MNIST's network, 60 examples a client (made up: only the time is looked at); one JSON line."""
+    from fedaccord.api import federate
+
+    g = torch.Generator().manual_seed(0)
+    inputs, targets = torch.randn(60 * clients, 784, generator=g), torch.randint(0, 10, (60 * clients,), generator=g)
+    data = [(inputs[60 * n : 60 * n + 60], targets[60 * n : 60 * n + 60]) for n in range(clients)]
+    model = find_task("mnist").build_model(0)
+    begin = time.perf_counter()
+    history = federate(model, data, (inputs[:640], targets[:640]), rounds=rounds, fraction=cohort / clients, steps=10)
+    whole = time.perf_counter() - begin
+    rounds_took = [sum(log.seconds.values()) for log in history.rounds]
+    peak_bytes = 1024 * (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    )
+    print(
+        json.dumps(
+            {
+                "clients": clients,
+                "cohort": cohort,
+                "engine": history.settings.engine,
+                "ms_a_client_round": round(1e3 * statistics.median(rounds_took[2:]) / cohort, 3),
+                "start_up_s": round(whole - sum(rounds_took) + rounds_took[0], 2),
+                "peak_gib": round(peak_bytes / 2**30, 2),
+                "data_gib": round(inputs.numel() * 4 / 2**30, 2),
+            }
+        )
+    )
+
+
+def median(values: Sequence[float], factor: float = 1.0) -> float:
+    return float(f"{statistics.median(values) * factor:.4g}")
+
+
+PARTS = ("shares", "methods", "scaling")
+
+
+def run(
+    parts: Sequence[str], tasks: Sequence[str], repeats: int, workers: int | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a run; what uses more says so itself
+    try:
+        found: dict[str, Any] = {"machine": machine(), "repeats": repeats}
+        if "shares" in parts:
+            found["shares"] = shares(tasks, repeats, workers, say)
+        if "methods" in parts:
+            found["methods"] = methods(tasks, repeats, say)
+        if "scaling" in parts:
+            found["scaling"] = scaling(say)
+    finally:
+        torch.set_num_threads(before)
+    return found
+
+
+def table(found: dict[str, Any]) -> str:
+    """In Markdown."""
+    facts = found["machine"]
+    lines = [
+        f"{facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB, torch {facts['torch']}; "
+        f"medians of {found['repeats']}, load before {facts['load_before']:.1f}"
+    ]
+    if "shares" in found:
+        lines += [
+            "",
+            "| task | engine | FA, ms a client-step | share of peak: FA | FA+WD | FA+RM | bare loop "
+            "| times the bare loop | FA+RM over FA: time | FLOPs |",
+            "|---|---|---|---|---|---|---|---|---|---|",
+        ]
+    for task, entry in found.get("shares", {}).items():
+        share = entry["share_of_peak"]
+        cells = [task, entry["engine"].split(":")[0], entry["ms_a_client_step"]["FA"]]
+        cells += [f"{share[name]:.2f}" for name in ("FA", "FA+WD", "FA+RM", "bare loop")]
+        cells += [entry["times_the_bare_loop"], entry["RM_over_FA"], entry["RM_over_FA_in_flops"]]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    if "methods" in found:
+        lines += ["", f"| 30 mini-batches, to FA (paper) | {' | '.join(METHODS)} |", "|---" * (len(METHODS) + 1) + "|"]
+    for task, entry in found.get("methods", {}).items():
+        cells = [f"{entry[name]['to_FA']:.2f} ({entry[name]['paper_to_FA']})" for name in METHODS]
+        lines.append(f"| {task} | " + " | ".join(cells) + " |")
+    if "scaling" in found:
+        lines += [
+            "",
+            "| clients | a round | ms a client-round | to 10 clients | start-up, s | peak, GiB (data) |",
+            "|---" * 6 + "|",
+        ]
+    for entry in found.get("scaling", []):
+        lines.append(
+            f"| {entry['clients']:,} | {entry['cohort']} | {entry['ms_a_client_round']} | {entry['to_10_clients']} | "
+            f"{entry['start_up_s']} | {entry['peak_gib']} ({entry['data_gib']}) |"
+        )
+    return "\n".join(lines) + "\n"
