@@ -7,7 +7,7 @@ from rich.console import Console
 
 from fedaccord import config
 from fedaccord.live import LiveView
-from fedaccord.report import curves
+from fedaccord.report import curves, evolution
 from fedaccord.report.split import draw
 from fedaccord.session import drive
 from fedaccord.simulation import from_task
@@ -40,6 +40,7 @@ def main() -> None:
     )
     assert skewed.counts is not None
     matching_curves()
+    evolution_curves()
     draw(skewed.counts, skewed.classes, "digits, split dirichlet, alpha 0.1, 20 clients", DOCS / "split.svg")
 
 
@@ -60,6 +61,18 @@ def matching_curves() -> None:
         for task, title in titles.items()
     }
     curves.draw(panels, DOCS / "matching.svg")
+
+
+def evolution_curves() -> None:
+    """FA+AH on MNIST, three seeds: where the tuner's mean went."""
+    results = DOCS.parent / "results"
+    columns = {
+        f"MNIST, C = {fraction}": {
+            split: sorted(results.glob(f"mnist-{split}-FA+AH-C{fraction}-s*")) for split in ("iid", "non-iid")
+        }
+        for fraction in ("1.0", "0.5")
+    }
+    evolution.draw(columns, DOCS / "evolution.svg")
 
 
 if __name__ == "__main__":

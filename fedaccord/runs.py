@@ -14,6 +14,7 @@ that is whole and cuts the log back to it.
 import dataclasses
 import datetime
 import fcntl
+import gzip
 import hashlib
 import json
 import os
@@ -189,9 +190,10 @@ def sealed(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
-    """The log's complete lines."""
+    """The log's complete lines. A run that is only kept for its figures may have it compressed (rounds.jsonl.gz)."""
+    packed = path / f"{ROUNDS}.gz"
     try:
-        data = (path / ROUNDS).read_bytes()
+        data = gzip.decompress(packed.read_bytes()) if packed.is_file() else (path / ROUNDS).read_bytes()
     except OSError as error:
         raise RunError(f"{path / ROUNDS}: {error.strerror}") from None
     for number, line in enumerate(data.split(b"\n")[:-1], 1):

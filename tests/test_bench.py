@@ -1,0 +1,50 @@
+"""The benchmark runs and counts rightly; how fast anything is, no test says."""
+
+import gzip
+import json
+
+import pytest
+
+from fedaccord import bench, cli
+from fedaccord.report import evolution
+from fedaccord.runs import read_rounds
+
+
+def test_flops_of_a_step_by_hand():
+    """Digits: 64-64-64-10 on 32 examples. Forward and weight gradients each 2 * 32 * (64*64 + 64*64 + 64*10); the
+    gradient of the activations without the input's, 2 * 32 * (64*64 + 64*10). RM: the frozen model's forward pass, and
+    f_1, f_2 of 64x64 and f_3 of 10x64, three times forward (both gradients)."""
+    layers = 64 * 64 + 64 * 64 + 64 * 10
+    plain = 2 * 32 * (2 * layers + 64 * 64 + 64 * 10)
+    assert bench.step_flops(bench.prepared("digits", "FA", engine="serial")) == plain
+    matching = 2 * 32 * (layers + 3 * layers)
+    assert bench.step_flops(bench.prepared("digits", "FA+RM", engine="serial")) == plain + matching
+
+
+def test_the_command_writes_figures_table_and_picture(tmp_path, capsys):
+    assert cli.main(["bench", "shares", "methods", "--tasks", "digits", "--repeats", "1", "-o", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "bench.json").read_text())
+    shares = found["shares"]["digits"]
+    assert shares["engine"].startswith("stacked")
+    assert all(0 < value < 1.2 for value in shares["share_of_peak"].values())
+    assert found["methods"]["digits"]["FA"]["to_FA"] == 1
+    assert (tmp_path / "bench.md").read_text() in capsys.readouterr().out
+    assert "share of the matrix-product peak" in (tmp_path / "bench.svg").read_text()
+
+
+@pytest.mark.parametrize("wrong", [["speed"], ["shares", "--tasks", "moon"], ["shares", "--repeats", "0"]])
+def test_what_cannot_be_measured_is_told(wrong, capsys):
+    assert cli.main(["bench", *wrong]) == 2
+    assert "expected" in (told := capsys.readouterr().err) or "unknown" in told
+
+
+def test_the_evolution_figure_from_a_compressed_log(tmp_path):
+    run = ["run", "digits", "--method", "FA+AH", "--rounds", "3", "--runs", str(tmp_path), "--name", "a", "--json"]
+    assert cli.main(run) == 0
+    log = tmp_path / "a" / "rounds.jsonl"
+    whole = list(read_rounds(tmp_path / "a"))
+    (tmp_path / "a" / "rounds.jsonl.gz").write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+    assert list(read_rounds(tmp_path / "a")) == whole
+    evolution.draw({"digits": {"non-iid": [tmp_path / "a"]}}, tmp_path / "e.svg")
+    assert (tmp_path / "e.svg").stat().st_size > 5000
