@@ -28,6 +28,7 @@ from fedaccord import config
 from fedaccord.client.objective import read_params
 from fedaccord.client.training import minibatches, train
 from fedaccord.records import Hyper, Order, Params
+from fedaccord.seeds import generator
 from fedaccord.server.aggregate import aggregate
 from fedaccord.simulation import Simulation, from_task, hyper_of
 from fedaccord.tasks import find_task
@@ -155,7 +156,7 @@ def plain_round(model: nn.Module, site: Any, start: Params, hyper: Hyper) -> Par
     for number, client in enumerate(site.clients):
         model.load_state_dict(start)
         optimiser = torch.optim.SGD(model.parameters(), lr=hyper.lr)
-        draw = torch.Generator().manual_seed(number)
+        draw = generator(site.seed, "augment", 1, number)
         for index in minibatches(site, Order(1, (number,), start, hyper), number):
             optimiser.zero_grad()
             logits = model(site.prepare(client.inputs[index], draw).contiguous())  # torch's plain order of memory
@@ -262,7 +263,7 @@ def one_size(clients: int, cohort: int, rounds: int = 12) -> None:
     """MNIST's network, 60 examples a client (made up: only the time is looked at); one JSON line."""
     from fedaccord.api import federate
 
-    g = torch.Generator().manual_seed(0)
+    g = generator(0, "bench")
     inputs, targets = torch.randn(60 * clients, 784, generator=g), torch.randint(0, 10, (60 * clients,), generator=g)
     data = [(inputs[60 * n : 60 * n + 60], targets[60 * n : 60 * n + 60]) for n in range(clients)]
     model = find_task("mnist").build_model(0)

@@ -25,7 +25,7 @@ from fedaccord.config import Settings
 from fedaccord.data import partition
 from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import DataSet
-from fedaccord.engines.choose import choose
+from fedaccord.engines.choose import choose, usable_cores
 from fedaccord.errors import DataError, FedAccordError, SettingsError
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.policy.reinforce import Reinforce
@@ -162,13 +162,14 @@ def simulation_of(
     site = Site(model, objective, data, prepare, yardstick, settings.seed, prepare is as_stored, settings.rm_store)
     cohort = cohort_size(len(clients), settings.fraction)
     engine = choose(settings.engine, site, hyper, cohort, settings.workers, settings.address)
-    judge = None if test is None else Judge(model, test.to(device), prepare)
+    cores = 1 if engine.name == "serial" else settings.workers or usable_cores()
+    judge = None if test is None else Judge(model, test.to(device), prepare, workers=cores)
     federation = Federation(
         engine=engine.engine,
         policy=policy,
         loss=ClientLosses(robust=settings.reports == "median")
         if validation is None
-        else Judge(model, validation.to(device), prepare, yardstick).loss,
+        else Judge(model, validation.to(device), prepare, yardstick, cores).loss,
         accuracy=None if judge is None else judge.accuracy,
         clients=len(clients),
         total_examples=sum(map(len, clients)),

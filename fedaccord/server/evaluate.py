@@ -4,6 +4,7 @@ import copy
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -19,24 +20,37 @@ EVAL_BATCH = 128
 class Judge:
     """Measures a model's parameters on one fixed set of examples: the first way is `loss` on the server's small set."""
 
-    def __init__(self, model: nn.Module, examples: Examples, prepare: Prepare, yardstick: Yardstick = cross_entropy):
+    def __init__(
+        self,
+        model: nn.Module,
+        examples: Examples,
+        prepare: Prepare,
+        yardstick: Yardstick = cross_entropy,
+        workers: int = 1,
+    ):
         self.model = copy.deepcopy(model).eval()
         self.examples = examples
         self.prepare = prepare
         self.yardstick = yardstick
+        # a thread a core, one torch thread each: the batches and the order of their sum are the same for any number
+        self.threads = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
 
     @torch.no_grad()
     def measure(self, params: Params) -> tuple[float, float]:
         """The mean loss and the share of right answers."""
         for name, tensor in self.model.state_dict(keep_vars=True).items():
             tensor.copy_(params[name])
-        loss, right = 0.0, 0
-        for first in range(0, len(self.examples), EVAL_BATCH):
-            batch = self.examples[first : first + EVAL_BATCH]
-            logits = self.model(self.prepare(batch.inputs.clone(), None))  # a copy: a model may work in place
-            loss += float(self.yardstick(logits, batch.targets)) * len(batch)
-            right += int((logits.argmax(1) == batch.targets).sum())
+        results = list(self.threads.map(self.part, range(0, len(self.examples), EVAL_BATCH)))
+        loss, right = sum(loss for loss, _ in results), sum(right for _, right in results)
         return loss / len(self.examples), right / len(self.examples)
+
+    @torch.no_grad()
+    def part(self, first: int) -> tuple[float, int]:
+        """The summed loss and the number of right answers of one batch."""
+        batch = self.examples[first : first + EVAL_BATCH]
+        logits = self.model(self.prepare(batch.inputs.clone(), None))  # a copy: a model may work in place
+        loss = float(self.yardstick(logits, batch.targets)) * len(batch)
+        return loss, int((logits.argmax(1) == batch.targets).sum())
 
     def loss(self, params: Params, clients: Sequence[Mapping[str, Any]] = ()) -> Measured:
         return Measured(self.measure(params)[0])

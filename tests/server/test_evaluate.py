@@ -54,3 +54,11 @@ def test_tied_weights_and_a_model_that_works_in_place():
 
 def test_reports_that_are_all_useless_count_as_infinite():
     assert ClientLosses()({}, [{"received_loss": None}, {"received_loss": None}]).loss == float("inf")
+
+
+def test_any_number_of_workers_gives_the_same_bits():
+    g = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 4))
+    examples = Examples(torch.randn(1000, 6, generator=g), torch.randint(0, 4, (1000,), generator=g))
+    found = [Judge(model, examples, as_stored, workers=workers).measure(model.state_dict()) for workers in (1, 2, 3)]
+    assert found[0] == found[1] == found[2]
