@@ -259,7 +259,7 @@ def scaling(say: Callable[[str], None]) -> list[dict[str, Any]]:
     return found
 
 
-def one_size(clients: int, cohort: int, rounds: int = 12) -> None:
+def one_size(clients: int, cohort: int, rounds: int = 60) -> None:
     """MNIST's network, 60 examples a client (made up: only the time is looked at); one JSON line."""
     from fedaccord.api import federate
 

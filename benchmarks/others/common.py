@@ -20,7 +20,7 @@ def build_model():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     model = getattr(module, WORK["network"])()
-    model.load_state_dict(torch.load(FOLDER / "start.pt"))
+    model.load_state_dict(torch.load(FOLDER / "start.pt", weights_only=True))
     return model
 
 
@@ -55,7 +55,7 @@ def batches(client, round):
 
 @torch.no_grad()
 def held_out_loss(model):
-    inputs, targets = torch.load(FOLDER / "held.pt")
+    inputs, targets = torch.load(FOLDER / "held.pt", weights_only=True)
     return float(loss_of(model.eval()(inputs), targets))
 
 

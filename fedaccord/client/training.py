@@ -101,11 +101,13 @@ def unspoilt(kept: Params | None, before: Params | None) -> Params | None:
 def reported(site: Site, model: nn.Module, order: Order, client: int) -> tuple[float | None, float | None]:
     """The scalars of the paper's second way of line 15: the loss of w_t, and if asked for that of w_{t-1}, on the same
     small part of the client's data."""
+    if not order.report_loss:
+        return None, None
     losses: list[float | None] = [None, None]
     data, draw = site.clients[client], generator(site.seed, "report", order.round, client)
     part = torch.randperm(len(data), generator=draw)[:REPORT_EXAMPLES]
     for number, params in enumerate((order.params, order.previous)):
-        if order.report_loss and params is not None:
+        if params is not None:
             load_params(model, params)
             scores = model.eval()(site.prepare(data.inputs[part], None))
             losses[number] = float(site.yardstick(scores, data.targets[part]))

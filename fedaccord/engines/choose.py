@@ -44,12 +44,16 @@ def choose(wanted: str, site: Site, hyper: Hyper, cohort: int, workers: int | No
     if wanted == "pool":
         if not can_fork():
             raise SettingsError("engine = pool: needs Linux (it forks); use engine = serial")
-        return Choice("pool", PoolEngine(site, processes), f"{processes} processes; {why}")
+        return Choice("pool", PoolEngine(site, processes), f"{processes} process{'es' * (processes > 1)}; {why}")
     if wanted == "stacked":
         if reason := cannot_stack(site, hyper):
             raise SettingsError(f"engine = stacked: {reason}; use engine = auto")
         if processes > 1 and can_fork():
-            return Choice("stacked", PoolEngine(site, processes, Stacks(site)), f"{processes} processes; {why}")
+            return Choice(
+                "stacked",
+                PoolEngine(site, processes, Stacks(site)),
+                f"{processes} process{'es' * (processes > 1)}; {why}",
+            )
         return Choice("stacked", SerialEngine(site, Stacks(site)), why)
     return Choice("serial", SerialEngine(site), why)
 

@@ -7,6 +7,7 @@ again from what they began with.
 """
 
 import contextlib
+import copy
 import ctypes
 import math
 import mmap
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import torch
 
@@ -51,7 +52,7 @@ class Job(NamedTuple):
 class Reply(NamedTuple):
     updates: list[ClientUpdate]  # without parameters: they are in the slots
     private: list[bool]  # whether the slot holds a new theta_i
-    error: bytes = b""  # a pickled exception
+    error: Exception | None = None
 
 
 @dataclass
@@ -86,13 +87,13 @@ class PoolEngine(SerialEngine):
         try:
             for client in waiting:  # the updates leave in client order
                 while client not in done:
-                    self.hand_out(todo, client, len(done), message)
+                    self.hand_out(todo, len(done), message)
                     for place in self.talkative():
                         reply = receive(self.workers[place])
                         if reply is None:
                             todo += self.replace(place, deaths)
                         elif reply.error:
-                            raise_portable(reply.error)
+                            raise reply.error
                         else:
                             self.accept(reply, self.workers[place].jobs.pop(0), order.round, done)
                 yield done.pop(client)
@@ -123,7 +124,7 @@ class PoolEngine(SerialEngine):
         theirs.close()
         return Worker(process, ours)
 
-    def hand_out(self, todo: list[list[int]], next_client: int, early: int, message: Order) -> None:
+    def hand_out(self, todo: list[list[int]], early: int, message: Order) -> None:
         """Give each worker something to do: the group with most examples first, the one whose turn it is if many
         updates are waiting for it already."""
         for depth in range(1, AHEAD + 1 if len(todo) > len(self.workers) else 2):
@@ -253,19 +254,13 @@ def copied(block: Params) -> Params:
     return {name: value.clone() for name, value in block.items()}
 
 
-def portable(error: Exception) -> bytes:
-    """The exception itself if it can be pickled, otherwise one with its words."""
+def portable(error: Exception) -> Exception:
+    """The exception itself if it survives the way to another process, otherwise one with its words."""
     try:
-        data = pickle.dumps(error)
-        pickle.loads(data)
-        return data
+        copy.copy(error), pickle.dumps(error)  # a copy is made as unpickling would make it
+        return error
     except Exception:
-        return pickle.dumps(EngineError(f"{type(error).__name__}: {error}"))
-
-
-def raise_portable(error: bytes) -> NoReturn:
-    """What our own worker made."""
-    raise pickle.loads(error)
+        return EngineError(f"{type(error).__name__}: {error}")
 
 
 def cause(exitcode: int | None) -> str:

@@ -5,7 +5,6 @@ store of the node that trained the client and follows the client if another node
 is written into the run folder. The clients of a node that is lost are done again elsewhere, from the last theta_i.
 """
 
-import contextlib
 import logging
 import socket
 from collections import Counter
@@ -16,11 +15,11 @@ from typing import Any
 
 import ray
 import torch
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from fedaccord.client.store import PrivateStore
 from fedaccord.client.training import OneByOne, Site
-from fedaccord.engines.pool import TRIES, portable, raise_portable
+from fedaccord.engines.pool import TRIES, portable
 from fedaccord.engines.serial import SerialEngine
 from fedaccord.errors import EngineError
 from fedaccord.records import ClientUpdate, Order, Params
@@ -56,8 +55,8 @@ class RayEngine(SerialEngine):
 
     def open(self, folder: Path | None) -> None:
         self.store = PrivateStore(folder, in_memory=folder is None)
+        knock(self.address)
         if not ray.is_initialized():
-            knock(self.address)
             where: dict[str, Any] = {"address": self.address} if self.address else {"num_cpus": self.count}
             if not self.address:
                 where["include_dashboard"] = False
@@ -89,11 +88,15 @@ class RayEngine(SerialEngine):
                     (ready, *_), _ = ray.wait(list(running))
                     actor, number, theta = running.pop(ready)
                     update = self.collect(ready)
-                    if update is None:  # its node or its process is gone
+                    if isinstance(update, RayError):  # its process is gone, or what it was to begin with
                         deaths[number] += 1
                         if deaths[number] == TRIES:
-                            raise EngineError(f"client {number}: the actor that trained it died {TRIES} times")
+                            raise EngineError(f"client {number}: failed {TRIES} times on the cluster: {update}")
                         todo.insert(0, number)
+                        self.look_after(number)
+                        if not isinstance(update, RayActorError):
+                            idle.append(actor)
+                            continue
                         self.actors.remove(actor)
                         if not self.actors:
                             self.hire(len(waiting))
@@ -125,37 +128,38 @@ class RayEngine(SerialEngine):
         if not self.actors:
             raise EngineError("every actor died as it was started: does each node have fedaccord installed?")
 
-    def collect(self, ready: Any) -> ClientUpdate | None:
+    def collect(self, ready: Any) -> ClientUpdate | RayError:
         try:
             update = ray.get(ready)
-        except RayError:
-            return None
-        if isinstance(update, bytes):
-            raise_portable(update)
+        except RayError as error:
+            return error
+        if isinstance(update, Exception):
+            raise update
         result: ClientUpdate = update
         return replace(result, params={name: value.clone() for name, value in result.params.items()})
 
     def private(self, client: int, round: int) -> Any:
         """theta_i or a reference to it, of the newest generation before this round."""
         generation, where = self.kept.get(client, (0, None))
-        if where is None or generation >= round:
-            return self.store.get(client, round)
-        if not lost(where):
-            return where
-        if self.store.newest.get(client) == generation:
-            return self.store.get(client, round)
-        raise EngineError(
-            f"what client {client} kept in round {generation} was lost with its node before a checkpoint was written: "
-            "`fedaccord resume` goes on from the last one"
-        )
+        return self.store.get(client, round) if where is None or generation >= round else where
+
+    def look_after(self, client: int) -> None:
+        """If what the client kept was lost with its node, the last committed one takes its place."""
+        generation, where = self.kept.get(client, (0, None))
+        if where is None or not lost(where):
+            return
+        if self.store.newest.get(client) != generation:
+            raise gone(client, generation)
+        del self.kept[client]
 
     def save(self) -> dict[int, int]:
         for client, (generation, where) in self.kept.items():
             if self.store.newest.get(client) != generation:
-                with contextlib.suppress(RayError):
-                    theta = ray.get(where)
-                    if theta is not None:
-                        self.store.put(client, generation, {name: value.clone() for name, value in theta.items()})
+                if lost(where):
+                    raise gone(client, generation)
+                theta = ray.get(where)
+                if theta is not None:
+                    self.store.put(client, generation, {name: value.clone() for name, value in theta.items()})
         return super().save()
 
     def close(self) -> None:
@@ -175,6 +179,13 @@ def knock(address: str) -> None:
             socket.create_connection((host, int(port)), timeout=5).close()
         except (OSError, ValueError) as error:
             raise EngineError(f"no Ray cluster at {address}: {error}") from None
+
+
+def gone(client: int, generation: int) -> EngineError:
+    return EngineError(
+        f"what client {client} kept in round {generation} was lost with its node before a checkpoint was written: "
+        "`fedaccord resume` goes on from the last one"
+    )
 
 
 def lost(where: Any) -> bool:

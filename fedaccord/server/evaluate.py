@@ -33,14 +33,17 @@ class Judge:
         self.prepare = prepare
         self.yardstick = yardstick
         # a thread a core, one torch thread each: the batches and the order of their sum are the same for any number
-        self.threads = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+        self.threads = (
+            ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) if workers > 1 else None
+        )
 
     @torch.no_grad()
     def measure(self, params: Params) -> tuple[float, float]:
         """The mean loss and the share of right answers."""
         for name, tensor in self.model.state_dict(keep_vars=True).items():
             tensor.copy_(params[name])
-        results = list(self.threads.map(self.part, range(0, len(self.examples), EVAL_BATCH)))
+        each = map if self.threads is None else self.threads.map
+        results = list(each(self.part, range(0, len(self.examples), EVAL_BATCH)))
         loss, right = sum(loss for loss, _ in results), sum(right for _, right in results)
         return loss / len(self.examples), right / len(self.examples)
 

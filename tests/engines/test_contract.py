@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from fedaccord.client.objective import Plain, RepresentationMatching, WeightDivergence
 from fedaccord.client.training import Site, train
 from fedaccord.data.prepare import as_stored
-from fedaccord.engines.pool import PoolEngine
+from fedaccord.engines.pool import PoolEngine, portable
 from fedaccord.engines.serial import SerialEngine
 from fedaccord.engines.stacked import Stacks
 from fedaccord.errors import EngineError, MatchingError
@@ -204,6 +204,28 @@ def test_a_worker_that_always_dies_is_an_error_with_the_client_and_the_signal(tm
     with pytest.raises(EngineError, match=r"client 0: its worker died 3 times, last by SIGKILL"):
         list(engine.train(order(site)))
     engine.close()
+
+
+def test_the_number_of_workers_does_not_change_a_bit_of_a_stack():
+    site = make_site(objective="FA+RM", sizes=(20,) * 6)
+    found = []
+    for make in (lambda: SerialEngine(site, Stacks(site)), lambda: PoolEngine(site, 2, Stacks(site)),
+                 lambda: PoolEngine(site, 3, Stacks(site))):  # fmt: skip
+        engine = make()
+        engine.open(None)
+        found.append([params_sha256(update.params) for round in (1, 2) for update in engine.train(order(site, round))])
+        engine.close()
+    assert found[0] == found[1] == found[2]
+
+
+class Unpicklable(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+def test_an_exception_that_cannot_travel_sends_its_words():
+    assert str(portable(Unpicklable("this", "that"))) == "Unpicklable: this and that"
+    assert isinstance(portable(MatchingError("plain")), MatchingError)
 
 
 def test_no_worker_outlives_the_engine():

@@ -4,7 +4,17 @@ import copy
 
 import pytest
 import torch
-from test_contract import assert_same, make_site, order
+from test_contract import (
+    assert_same,
+    make_site,
+    order,
+    test_a_round_left_in_the_middle_does_not_disturb_the_next,  # noqa: F401
+    test_an_empty_cohort_gives_nothing,  # noqa: F401
+    test_rounds_do_not_leak_into_each_other,  # noqa: F401
+    test_the_clients_report_the_losses_they_are_asked_for,  # noqa: F401
+    test_the_updates_are_those_of_a_plain_loop_in_client_order,  # noqa: F401
+)
+from torch import nn
 
 from fedaccord import config
 from fedaccord.client.training import train
@@ -49,21 +59,24 @@ def test_an_address_where_nobody_is_is_told_in_one_line():
     assert torch.get_num_threads() == 1
 
 
-@pytest.mark.parametrize("objective", ["FA", "FA+WD", "FA+RM"])
-def test_the_updates_are_those_of_a_plain_loop(cluster, objective):
-    site = make_site(objective=objective)
-    engine, kept = RayEngine(site), {}
-    engine.open(None)
-    for round in (1, 2):
-        work = order(site, round)
-        updates = list(engine.train(work))
-        assert [update.client for update in updates] == [0, 1, 3, 5]
-        for update in updates:
-            own, kept[update.client] = train(
-                site, copy.deepcopy(site.model), work, update.client, kept.get(update.client)
-            )
-            assert_same("ray", update, own)
-    engine.close()
+@pytest.fixture
+def name():
+    return "ray"
+
+
+@pytest.fixture
+def opened(cluster):
+    """The contract suite's tests, imported above, run here with this engine."""
+    engines = []
+
+    def make(site):
+        engines.append(RayEngine(site))
+        engines[-1].open(None)
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
 
 
 def test_two_nodes_give_the_bits_of_a_loop_also_when_one_is_lost(cluster, tmp_path):
@@ -99,3 +112,24 @@ def test_two_nodes_give_the_bits_of_a_loop_also_when_one_is_lost(cluster, tmp_pa
         outcome = drive(simulation, folder, None)
     assert left[1:3] == [2, 1]  # in round 3 an actor was lost, and the round was finished without it
     assert params_sha256(outcome.state.params) == params_sha256(expected.state.params)
+
+
+def test_what_a_lost_node_held_is_there_after_a_checkpoint(cluster, tmp_path):
+    """theta_i large enough to lie in a node's object store (small values travel with the answer)."""
+    made, _ = cluster
+    third = made.add_node(num_cpus=1)
+    model = nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 3))
+    site = make_site(model, objective="FA+RM", shape=(200,))
+    engine, kept = RayEngine(site), {}
+    engine.open(tmp_path)
+    for round in (1, 2, 3):
+        work = order(site, round)
+        for update in engine.train(work):
+            own, kept[update.client] = train(
+                site, copy.deepcopy(site.model), work, update.client, kept.get(update.client)
+            )
+            assert_same("ray", update, own)
+        engine.save()
+        if round == 2:
+            made.remove_node(third, allow_graceful=False)
+    engine.close()
