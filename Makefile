@@ -8,16 +8,22 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # also for the build environment of the package itself
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: run test pictures clean
+.PHONY: run test browser pictures clean
 
 run: $(VENV)/.core
-	$(BIN)/fedaccord run digits
+	$(BIN)/fedaccord compare --task digits --methods FA,FA+RM+AH --results runs/first-look
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+# for the tests of the report page; without one they are skipped
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get install -y -qq chromium >/dev/null; } || \
+	  echo "no Chromium here, and it cannot be installed: the page will not be tested in a browser"
 
 pictures: $(VENV)/.dev
 	$(BIN)/python docs/make_pictures.py
@@ -30,10 +36,10 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) torch==2.13.0
-	$(PIP) --editable .
+	$(PIP) --editable '.[report]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "adding the tools for development"
-	$(PIP) --editable '.[dev,report,audio,ray]'
+	$(PIP) --editable '.[dev,report,audio,ray,trackers]'
 	touch $@

@@ -12,7 +12,7 @@ import torch
 from fedaccord.errors import DataError
 from fedaccord.records import Engine, LossOf, Order, Params, Policy, RoundLog, ServerState
 from fedaccord.seeds import generator
-from fedaccord.server.aggregate import aggregate
+from fedaccord.server.aggregate import aggregate, finite
 from fedaccord.server.guard import judge
 
 T = TypeVar("T")
@@ -89,6 +89,7 @@ def run_round(fed: Federation, state: ServerState) -> tuple[ServerState, RoundLo
         policy=fed.policy.describe(psi, psi_next),
         guard=verdict.guard,
         clients={str(entry["client"]): {k: v for k, v in entry.items() if k != "client"} for entry in mean.clients},
+        step_norm=finite(mean.step_norm),
         seconds=clock.seconds(),
     )
     # the model before this one is kept only where its successor's loss is known a round late

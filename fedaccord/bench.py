@@ -28,21 +28,14 @@ from fedaccord import config
 from fedaccord.client.objective import read_params
 from fedaccord.client.training import minibatches, train
 from fedaccord.records import Hyper, Order, Params
+from fedaccord.report.paper import METHODS
 from fedaccord.seeds import generator
 from fedaccord.server.aggregate import aggregate
 from fedaccord.simulation import Simulation, from_task, hyper_of
 from fedaccord.tasks import find_task
 
-METHODS = ("FA", "FA+WD", "FA+RM+AH", "FA+RM", "FA+AH")
 STEPS = {"digits": 50, "mnist": 50, "cifar10": 10, "kws": 5}
 """Steps of a client in a measured round: as in training, so that what a client costs once a round weighs as it does."""
-PAPER = {
-    "mnist": {"FA": 0.39, "FA+WD": 0.41, "FA+RM+AH": 0.43, "FA+RM": 0.42, "FA+AH": 0.39},
-    "cifar10": {"FA": 0.50, "FA+WD": 0.54, "FA+RM+AH": 0.67, "FA+RM": 0.66, "FA+AH": 0.51},
-    "kws": {"FA": 1.83, "FA+WD": 1.96, "FA+RM+AH": 2.03, "FA+RM": 2.01, "FA+AH": 1.85},
-}
-"""The paper's run-time table: seconds for 30 mini-batches on its GPU."""
-
 Measures = dict[str, list[float]]
 
 
@@ -218,7 +211,6 @@ def methods(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> d
             method: {
                 "seconds": median(found[method]),
                 "to_FA": median([a / b for a, b in zip(found[method], found["FA"], strict=True)]),
-                "paper_to_FA": round(PAPER[task][method] / PAPER[task]["FA"], 2) if task in PAPER else None,
             }
             for method in METHODS
         }
@@ -328,42 +320,3 @@ def run(
     finally:
         torch.set_num_threads(before)
     return found
-
-
-def table(found: dict[str, Any]) -> str:
-    """In Markdown."""
-    facts = found["machine"]
-    lines = [
-        f"{facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB, torch {facts['torch']}; "
-        f"medians of {found['repeats']}, load before {facts['load_before']:.1f}"
-    ]
-    if "shares" in found:
-        lines += [
-            "",
-            "| task | engine | FA, ms a client-step | share of peak: FA | FA+WD | FA+RM | bare loop "
-            "| times the bare loop | FA+RM over FA: time | FLOPs |",
-            "|---|---|---|---|---|---|---|---|---|---|",
-        ]
-    for task, entry in found.get("shares", {}).items():
-        share = entry["share_of_peak"]
-        cells = [task, entry["engine"].split(":")[0], entry["ms_a_client_step"]["FA"]]
-        cells += [f"{share[name]:.2f}" for name in ("FA", "FA+WD", "FA+RM", "bare loop")]
-        cells += [entry["times_the_bare_loop"], entry["RM_over_FA"], entry["RM_over_FA_in_flops"]]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    if "methods" in found:
-        lines += ["", f"| 30 mini-batches, to FA (paper) | {' | '.join(METHODS)} |", "|---" * (len(METHODS) + 1) + "|"]
-    for task, entry in found.get("methods", {}).items():
-        cells = [f"{entry[name]['to_FA']:.2f} ({entry[name]['paper_to_FA']})" for name in METHODS]
-        lines.append(f"| {task} | " + " | ".join(cells) + " |")
-    if "scaling" in found:
-        lines += [
-            "",
-            "| clients | a round | ms a client-round | to 10 clients | start-up, s | peak, GiB (data) |",
-            "|---" * 6 + "|",
-        ]
-    for entry in found.get("scaling", []):
-        lines.append(
-            f"| {entry['clients']:,} | {entry['cohort']} | {entry['ms_a_client_round']} | {entry['to_10_clients']} | "
-            f"{entry['start_up_s']} | {entry['peak_gib']} ({entry['data_gib']}) |"
-        )
-    return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The command line: run, resume, matching, bench, data."""
+"""The command line: run, resume, compare, reproduce, report, watch, matching, bench, data."""
 
 import argparse
 import dataclasses
@@ -65,6 +65,63 @@ def make_parser() -> argparse.ArgumentParser:
     resume.add_argument("run", type=Path, help="the run folder")
     resume.add_argument("--json", action="store_true", help="one JSON line a round, and one at the end")
     resume.set_defaults(command=resume_command)
+
+    study = argparse.ArgumentParser(add_help=False)
+    study.add_argument("--lanes", type=int, help="runs at a time (as many as usable cores)")
+    study.add_argument("--no-run", action="store_true", help="only make the tables from what is there")
+
+    compare = commands.add_parser(
+        "compare",
+        parents=[study],
+        help="methods x splits x fractions x seeds, as one table",
+        description="Run what is missing, go on with what was cut off, and print mean ± standard deviation of the test "
+        "accuracy, the best of a row marked. Tables (.md, .csv, .tex) and a page lie in the results folder.",
+    )
+    compare.add_argument("--task", default="digits", help="as for run (digits)")
+    compare.add_argument("--methods", default="FA,FA+RM+AH", help="with commas; all: all five (FA,FA+RM+AH)")
+    compare.add_argument("--splits", default="non-iid", help="with commas (non-iid)")
+    compare.add_argument("--fractions", default="1.0", help="C, with commas (1.0)")
+    compare.add_argument("--seeds", type=int, default=1, help="how many, from 0 on (1)")
+    compare.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings for all runs")
+    compare.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting, for all runs")
+    compare.add_argument("--results", type=Path, metavar="FOLDER", help="where runs and tables go (runs/compare-TASK)")
+    compare.add_argument("--format", choices=("md", "csv", "tex"), default="md", help="what is printed (md)")
+    compare.add_argument("--keep", action="store_true", help="keep the weights of finished runs too")
+    compare.set_defaults(command=compare_command)
+
+    reproduce = commands.add_parser(
+        "reproduce",
+        parents=[study],
+        help="the paper's tables and figures",
+        description="Make the paper's tables and figures, with its own figures beside ours: mnist, cifar10, kws "
+        "(tables and curves), search (the fixed schedules that were tried), steps (accuracy by local steps a round), "
+        "overhead (run time), evolution (of the tuner), or all.",
+    )
+    reproduce.add_argument(
+        "parts", nargs="+", metavar="PART", help="mnist cifar10 kws search steps overhead evolution all"
+    )
+    reproduce.add_argument(
+        "--budget", choices=("cpu", "paper"), default="cpu",
+        help="cpu: fewer rounds, for two cores; paper: what we believe the paper ran, for a GPU (cpu)",
+    )  # fmt: skip
+    reproduce.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="(results)")
+    reproduce.set_defaults(command=reproduce_command)
+
+    report = commands.add_parser(
+        "report", help="a page that shows what happened and why", description="One self-contained page about the runs."
+    )
+    report.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="run folders; several are laid over each other"
+    )
+    report.add_argument("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="(report.html)")
+    report.set_defaults(command=report_command)
+
+    watch = commands.add_parser(
+        "watch", help="the same page, live", description="Serve the page on this machine while the runs go on."
+    )
+    watch.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders")
+    watch.add_argument("--port", type=int, default=0, help="(any free one)")
+    watch.set_defaults(command=watch_command)
 
     matching = commands.add_parser(
         "matching",
@@ -219,6 +276,84 @@ def carry_on(options: argparse.Namespace, simulation: Any, folder: Any) -> int:
     return 0
 
 
+def compare_command(options: argparse.Namespace) -> int:
+    from fedaccord import compare, studies
+    from fedaccord.report import tables
+
+    study = study_of(options)
+    name = Path(study.task.replace(":", "-")).name
+    folder = options.results or Path("runs") / f"compare-{name}"
+    failures = (
+        [] if options.no_run else compare.run_missing(list(studies.cells(study)), folder, options.lanes, options.keep)
+    )
+    table = studies.table_of(study, folder, with_paper=False)
+    studies.write_tables(table, folder / "table")
+    print(tables.FORMS[options.format](table))
+    for failure in failures:
+        print(f"fedaccord: {failure}", file=sys.stderr)
+    there = [folder / cell.name for cell in studies.cells(study) if studies.finished(cell, folder)]
+    if len(there) <= OVERLAID:
+        write_report(there, folder / "report.html")
+    return 1 if failures else 0
+
+
+OVERLAID = 12
+"""More runs than this on one page would be a tangle."""
+
+
+def study_of(options: argparse.Namespace) -> Any:
+    from fedaccord.studies import Row, Study
+
+    own = (config.read_toml(options.config) if options.config else {}) | given(options)
+    fixed = {"task", "method", "split", "fraction", "seed"} & own.keys()
+    if fixed:
+        raise SettingsError(f"compare: {sorted(fixed)[0]} has an option of its own, see --help")
+    methods = config.METHODS if options.methods == "all" else tuple(listed(options.methods))
+    fractions = [config.parse_value("fraction", text) for text in listed(options.fractions)]
+    rows = tuple(
+        Row(split, fraction, methods, options.seeds, own) for fraction in fractions for split in listed(options.splits)
+    )
+    if options.seeds < 1:
+        raise SettingsError(f"--seeds {options.seeds}: expected 1 or more")
+    return Study(lasting(options.task), rows)
+
+
+def listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def write_report(runs: Sequence[Path], path: Path) -> None:
+    from fedaccord.report.page import write_page
+
+    if runs:
+        write_page(runs, path)
+        print(f"page: {path}")
+
+
+def reproduce_command(options: argparse.Namespace) -> int:
+    from fedaccord import reproduce
+
+    for part in options.parts:
+        if part not in (*reproduce.PARTS, "all"):
+            raise SettingsError(f"reproduce: unknown '{part}'; there are {', '.join(reproduce.PARTS)} and all")
+    work = reproduce.Reproduction(options.results, options.budget, not options.no_run, options.lanes, print)
+    for part in reproduce.PARTS if "all" in options.parts else options.parts:
+        work.part(part)
+    return 0
+
+
+def report_command(options: argparse.Namespace) -> int:
+    write_report(options.runs, options.output)
+    return 0
+
+
+def watch_command(options: argparse.Namespace) -> int:
+    from fedaccord.report.watch import serve
+
+    serve(options.runs, options.port, print)
+    return 0
+
+
 def say(options: argparse.Namespace, text: str) -> None:
     if not options.json:
         print(text, file=sys.stderr, flush=True)
@@ -236,8 +371,9 @@ def matching_command(options: argparse.Namespace) -> int:
 
 def bench_command(options: argparse.Namespace) -> int:
     from fedaccord import bench
+    from fedaccord.report import speed
 
-    tasks = [name.strip() for name in options.tasks.split(",")]
+    tasks = listed(options.tasks)
     for name in [
         *(part for part in options.parts if part not in bench.PARTS),
         *(t for t in tasks if t not in bench.STEPS),
@@ -248,15 +384,13 @@ def bench_command(options: argparse.Namespace) -> int:
     if options.repeats < 1:
         raise SettingsError(f"--repeats {options.repeats}: expected 1 or more")
     found = bench.run(options.parts or list(bench.PARTS), tasks, options.repeats, options.workers, progress)
-    print(bench.table(found))
+    print(speed.table(found))
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
         (options.output / "bench.json").write_text(json.dumps(found, indent=1) + "\n")
-        (options.output / "bench.md").write_text(bench.table(found))
+        (options.output / "bench.md").write_text(speed.table(found))
         if "shares" in found:
-            from fedaccord.report.bars import draw
-
-            draw(found["shares"], options.output / "bench.svg")
+            speed.draw(found["shares"], options.output / "bench.svg")
         print(f"written to {options.output}", file=sys.stderr)
     return 0
 

@@ -122,6 +122,8 @@ class Settings:
         1, "Torch threads; another number may give other last bits.", lambda v: 1 <= v <= 1024, "1 to 1024"
     )
     test_every: int = at_least(1, 10, "Measure the test accuracy every so many rounds (and after the last).")
+    tensorboard: bool = setting(False, "Also write TensorBoard's event files, into the run folder (extra: trackers).")
+    mlflow: bool = setting(False, "Also log to MLflow: where it is set to, else into the run folder (extra: trackers).")
     checkpoint_every: int = at_least(1, 1, "Write a checkpoint every so many rounds (and after the last).")
 
     def __post_init__(self) -> None:

@@ -106,6 +106,7 @@ class RoundLog:
     policy: dict[str, Any]
     guard: str | None
     clients: dict[str, dict[str, Any]]
+    step_norm: float | None = None  # ||w_{t+1} - w_t|| of the mean of the clients' models
     seconds: dict[str, float] = field(default_factory=dict)
 
 

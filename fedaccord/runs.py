@@ -2,6 +2,7 @@
 
     settings.toml              every setting
     rounds.jsonl               append-only
+    rounds.csv                 its plain figures, for a spreadsheet; made again from rounds.jsonl on every start
     checkpoints/000012.json    the manifest of round 12, written last: with it, the checkpoint exists
     checkpoints/000012.safetensors
     private/3/000012-*.safetensors   what client 3 keeps to itself (theta_i), if anything; see client/store.py
@@ -36,7 +37,7 @@ from fedaccord.records import Params, RoundLog, ServerState
 
 GENERATIONS = 2
 PREVIOUS = "previous/"
-SETTINGS, ROUNDS, CHECKPOINTS = "settings.toml", "rounds.jsonl", "checkpoints"
+SETTINGS, ROUNDS, CSV, CHECKPOINTS, PRIVATE = "settings.toml", "rounds.jsonl", "rounds.csv", "checkpoints", "private"
 
 
 class RunFolder:
@@ -131,7 +132,7 @@ class RunFolder:
 
     @property
     def private(self) -> Path:
-        return self.path / "private"
+        return self.path / PRIVATE
 
     def oldest(self) -> int:
         """The round of the oldest checkpoint."""
@@ -203,6 +204,18 @@ def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
             raise RunError(f"{path / ROUNDS}: line {number} is damaged") from None
 
 
+def pack(path: Path) -> None:
+    """Keep of a finished run what tables and pictures need, settings and log, and let the weights go."""
+    log = path / ROUNDS
+    if log.is_file():
+        write(path / f"{ROUNDS}.gz", gzip.compress(log.read_bytes(), 9, mtime=0))  # no time of day: same log, same file
+        log.unlink()
+    for name in (CHECKPOINTS, PRIVATE):
+        shutil.rmtree(path / name, ignore_errors=True)
+    for name in (".lock", CSV):
+        (path / name).unlink(missing_ok=True)
+
+
 def write(path: Path, data: bytes) -> None:
     try:
         write_durably(path, data)
@@ -225,10 +238,9 @@ def fingerprint(settings: Settings, params: Params, data: Iterable[torch.Tensor]
 
     Rounds may be raised, and the engine be changed for another that gives the same bits.
     """
+    free: dict[str, Any] = {"rounds": 1, "workers": None, "address": "", "tensorboard": False, "mlflow": False}
     bits = "stacked" if settings.engine == "stacked" else "serial"
-    digest = hashlib.sha256(
-        config.to_toml(dataclasses.replace(settings, rounds=1, engine=bits, workers=None, address="")).encode()
-    )
+    digest = hashlib.sha256(config.to_toml(dataclasses.replace(settings, **free, engine=bits)).encode())
     digest.update(repr([(name, str(value.dtype), tuple(value.shape)) for name, value in params.items()]).encode())
     for tensor in data:
         update(digest, tensor)

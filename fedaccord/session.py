@@ -16,6 +16,7 @@ from fedaccord.live import View
 from fedaccord.records import Engine, RoundLog, ServerState
 from fedaccord.runs import RunFolder, fingerprint
 from fedaccord.simulation import Simulation
+from fedaccord.trackers import Together, trackers
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Outcome:
 def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -> Outcome:
     """Run to the end, or go on from the folder's last checkpoint. Ctrl-C ends it after the round in progress."""
     fed, settings = simulation.federation, simulation.settings
+    views = Together([*([view] if view else []), *(trackers(folder, settings) if folder else [])])
     with torch_threads(settings.threads), stop_request() as asked:
         fed.engine.open(folder.private if folder else None)
         about = fingerprint(settings, simulation.params, fed.data())
@@ -45,8 +47,7 @@ def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -
             state = start(fed, simulation.params)
             if folder:
                 checkpoint(fed.engine, folder, state, about)
-        if view:
-            view.begin(logs)
+        views.begin(logs)
         try:
             for state, log in run(fed, state):  # noqa: B020 (each round starts from the state of the one before)
                 logs.append(log)
@@ -54,13 +55,11 @@ def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -
                     folder.append(log)
                     if state.round % settings.checkpoint_every == 0 or state.round == settings.rounds or asked.is_set():
                         checkpoint(fed.engine, folder, state, about)
-                if view:
-                    view.show(log)
+                views.show(log)
                 if asked.is_set():
                     break
         finally:
-            if view:
-                view.end()
+            views.end()
             fed.engine.close()
     return Outcome(state, logs, state.round < settings.rounds, about)
 

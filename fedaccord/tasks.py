@@ -80,7 +80,7 @@ PRESETS = {
             speech_commands.load,
             kws_cnn,
             Pixels((0.5,), (0.25,)),
-            {"rounds": 200},
+            {"rounds": 200, "grid": "lr = 0.02..0.5/9 log; steps = 3..30/9 log"},
             {
                 "iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 20},
                 "non-iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 10},

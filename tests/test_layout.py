@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fedaccord"
-EXTRAS = {"flwr", "ray", "librosa", "soundfile", "matplotlib"}
+EXTRAS = {"flwr", "ray", "librosa", "soundfile", "matplotlib", "plotly"}
 
 # part -> the parts of fedaccord that it may import (besides errors and files)
 ALLOWED = {
@@ -22,7 +22,7 @@ ALLOWED = {
     "engines": {"engines", "client", "records", "seeds"},
     "algorithm": {"policy", "server", "records", "seeds"},
     "data": {"data", "records", "seeds"},
-    "report": {"report", "runs", "config", "records"},
+    "report": {"report", "runs", "config", "records", "policy"},
 }
 
 

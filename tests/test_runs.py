@@ -273,5 +273,6 @@ def test_log_lines_have_all_that_the_design_names(tmp_path):
     stop_after(tmp_path / "run", simulation(), 1)
     line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text())
     assert list(line) == [
-        "round", "hyper", "cohort", "refused", "loss", "accuracy", "reward", "policy", "guard", "clients", "seconds"
+        "round", "hyper", "cohort", "refused", "loss", "accuracy", "reward", "policy", "guard", "clients",
+        "step_norm", "seconds"
     ]  # fmt: skip

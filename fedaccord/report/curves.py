@@ -5,40 +5,60 @@ from pathlib import Path
 
 import numpy as np
 
-from fedaccord.errors import SettingsError
+from fedaccord.report.canvas import COLOURS, new_figure, save, tidy
 from fedaccord.runs import read_rounds
 
-COLOURS = ("#444444", "#2a6f97", "#c1121f", "#588157", "#bc6c25", "#7b2cbf")
+Panels = Mapping[str, Mapping[str, Sequence[Path]]]
+"""Title -> label of a curve -> the runs (seeds) that it is made of."""
+
+ROWS = {"accuracy": "test accuracy, %", "loss": "loss $L_t$"}
 
 
-def draw(panels: Mapping[str, Mapping[str, Sequence[Path]]], path: Path) -> None:
-    """One panel a title, one curve a label: test accuracy, mean over its runs, with a band from least to most."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SettingsError("pictures need the report extra: pip install 'fedaccord[report]'") from None
-    figure = Figure(figsize=(4.2 * len(panels), 3.2), layout="constrained")
-    for number, (title, curves) in enumerate(panels.items(), 1):
-        axes = figure.add_subplot(1, len(panels), number)
-        for colour, (label, runs) in zip(COLOURS, curves.items(), strict=False):
-            rounds, accuracy = tested(runs)
-            axes.plot(rounds, accuracy.mean(axis=0), color=colour, label=label, linewidth=1.6)
-            if len(runs) > 1:
-                axes.fill_between(
-                    rounds, accuracy.min(axis=0), accuracy.max(axis=0), color=colour, alpha=0.18, linewidth=0
-                )
-        axes.set(title=title, xlabel="round", ylabel="test accuracy, %" if number == 1 else "")
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=150)
+def draw(panels: Panels, path: Path, rows: Sequence[str] = ("accuracy",)) -> None:
+    """One column a title, one curve a label: mean over its runs, with a band from least to most."""
+    figure = new_figure(4.2 * len(panels), 0.6 + 2.6 * len(rows))
+    grid = figure.subplots(len(rows), len(panels), squeeze=False)
+    for row, field in enumerate(rows):
+        for column, (title, curves) in enumerate(panels.items()):
+            axes = grid[row][column]
+            for colour, (label, runs) in zip(COLOURS, curves.items(), strict=False):
+                rounds, values = measured(runs, field)
+                axes.plot(rounds, values.mean(axis=0), color=colour, label=label, linewidth=1.6)
+                if len(runs) > 1:
+                    axes.fill_between(
+                        rounds, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.18, linewidth=0
+                    )
+            tidy(
+                axes,
+                legend=row == 0,
+                title=title if row == 0 else "",
+                xlabel="round" if row == len(rows) - 1 else "",
+                ylabel=ROWS[field] if column == 0 else "",
+            )
+    save(figure, path)
 
 
-def tested(runs: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
-    """The rounds in which the runs were tested, and their accuracies in percent, (runs, rounds)."""
+def measured(runs: Sequence[Path], field: str) -> tuple[np.ndarray, np.ndarray]:
+    """The rounds in which all runs know the figure, and its values, (runs, rounds); an accuracy in percent."""
+    scale = 100 if field == "accuracy" else 1
     found = [
-        {line["round"]: 100 * line["accuracy"] for line in read_rounds(run) if line["accuracy"] is not None}
-        for run in runs
+        {line["round"]: scale * line[field] for line in read_rounds(run) if line[field] is not None} for run in runs
     ]
     shared = sorted(set.intersection(*(set(each) for each in found)))
     return np.array(shared), np.array([[each[round] for round in shared] for each in found])
+
+
+def draw_sweep(title: str, xlabel: str, curves: Mapping[str, Mapping[float, Sequence[float]]], path: Path) -> None:
+    """Accuracy in percent against a setting: one curve a label, a dot a run."""
+    figure = new_figure(5.0, 3.4)
+    axes = figure.subplots()
+    for colour, (label, points) in zip(COLOURS, curves.items(), strict=False):
+        axes.plot(list(points), [float(np.mean(values)) for values in points.values()], color=colour, label=label)
+        for place, values in points.items():
+            axes.plot([place] * len(values), values, "o", color=colour, markersize=4)
+    axes.set_xscale("log")
+    ticks = sorted({place for points in curves.values() for place in points})
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    tidy(axes, title=title, xlabel=xlabel, ylabel="test accuracy, %")
+    save(figure, path)

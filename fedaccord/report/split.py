@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedaccord.errors import SettingsError
+from fedaccord.report.canvas import new_figure, save
 
 SHOWN = 40
 SHADES = (236, 238, 24, 25, 31, 37, 43, 49)
@@ -46,23 +46,15 @@ def cell(value: int, most: int) -> Text:
 
 def draw(counts: np.ndarray, classes: tuple[str, ...], title: str, path: Path) -> None:
     """The same as a picture: one dot for each client and class, its area the number of examples."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        raise SettingsError("pictures need the report extra: pip install 'fedaccord[report]'") from None
     clients, labels = np.nonzero(counts)
     sizes = counts[clients, labels] / counts.max()
     width = float(np.clip(0.32 * len(counts) + 1.5, 5, 16))
-    figure = Figure(figsize=(width, 0.32 * len(classes) + 1.4), layout="constrained")
+    figure = new_figure(width, 0.32 * len(classes) + 1.4)
     axes = figure.add_subplot()
     axes.scatter(clients, labels, s=sizes * 160 * min(1.0, 40 / len(counts)) + 2, color="#2a6f97", linewidths=0)
     axes.set(title=title, xlabel="client", ylabel="class", yticks=range(len(classes)), yticklabels=classes)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlim(-0.7, len(counts) - 0.3)
     axes.set_ylim(-0.7, len(classes) - 0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path}: cannot be written: {error}") from None
+    save(figure, path)

@@ -19,6 +19,7 @@ class Aggregate:
     params: Params  # w_{t+1}
     clients: list[dict[str, Any]]  # one entry for each update that was used
     refused: list[dict[str, Any]]  # one for each that was not, with the reason
+    step_norm: float = 0.0  # ||w_{t+1} - w_t||: against the clients' own norms it says how far they agree
 
 
 def aggregate(
@@ -60,7 +61,8 @@ def aggregate(
         for name, value in mean.items():
             if value.is_floating_point() and name not in buffers:
                 value.sub_(received[name]).mul_(step).add_(received[name])
-    return Aggregate({name: mean[name] for name in received}, clients, refused)
+    params = {name: mean[name] for name in received}
+    return Aggregate(params, clients, refused, distance(received, params))
 
 
 def absorb(mean: Params, params: Params, weight: float) -> None:
@@ -89,12 +91,17 @@ def check(received: Params, update: ClientUpdate) -> float:
             raise UpdateRefused(f"{name} has shape {tuple(value.shape)}, the model has {tuple(want.shape)}")
         if value.dtype != want.dtype:
             raise UpdateRefused(f"{name} has type {value.dtype}, the model has {want.dtype}")
-    floats = [name for name, value in received.items() if value.is_floating_point()]
-    squares = torch._foreach_norm(torch._foreach_sub([update.params[n] for n in floats], [received[n] for n in floats]))
-    norm = math.sqrt(math.fsum(float(s) ** 2 for s in squares))
+    norm = distance(received, update.params)
     if not math.isfinite(norm):  # a NaN or infinity anywhere makes the norm non-finite: one pass serves both
         raise UpdateRefused("a value is not finite")
     return norm
+
+
+def distance(received: Params, params: Params) -> float:
+    """||params - received|| over all that is a float."""
+    floats = [name for name, value in received.items() if value.is_floating_point()]
+    norms = torch._foreach_norm(torch._foreach_sub([params[n] for n in floats], [received[n] for n in floats]))
+    return math.sqrt(math.fsum(float(norm) ** 2 for norm in norms))
 
 
 def finite(value: float) -> float | None:

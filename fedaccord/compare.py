@@ -1,0 +1,205 @@
+"""Runs what a study lacks: a process a core, each with one worker, each able to be killed and resumed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from fedaccord.config import FIELDS, Settings
+from fedaccord.runs import SETTINGS, pack
+from fedaccord.session import stop_request
+from fedaccord.studies import Cell, done
+
+LINE_SECONDS = 10.0
+
+
+@dataclass
+class Lane:
+    """One run of the study while it goes on."""
+
+    cell: Cell
+    round: int
+    accuracy: float | None = None
+
+
+def run_missing(todo: Sequence[Cell], folder: Path, lanes: int | None = None, keep: bool = False) -> list[str]:
+    """Run or resume every cell that is not finished; returns what went wrong, a sentence a cell.
+
+    Ctrl-C lets every run finish its round; what is there stays, and the next call goes on from it. `keep`: also
+    the weights of finished runs.
+    """
+    state = {cell.name: done(cell, folder) for cell in todo}  # complains before anything starts
+    missing = [cell for cell in todo if state[cell.name] < cell.settings.rounds]
+    if not missing:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    count = min(len(missing), lanes or len(os.sched_getaffinity(0)))
+    view = Overview(todo, state)
+    failures: list[str] = []
+    children: dict[str, subprocess.Popen[str]] = {}
+    with stop_request() as asked, view, ThreadPoolExecutor(count) as pool:
+
+        def carry_out(cell: Cell) -> None:
+            if asked.is_set():
+                return
+            with open_child(cell, folder) as child:
+                children[cell.name] = child
+                complaint = threading.Thread(target=lambda: said.append(child.stderr.read() if child.stderr else ""))
+                said: list[str] = []
+                complaint.start()
+                for line in child.stdout or ():
+                    entry = json.loads(line)
+                    if "round" in entry:
+                        view.show(cell, entry)
+                complaint.join()
+            del children[cell.name]
+            if child.returncode == 0:
+                if not keep:
+                    pack(folder / cell.name)
+                view.finish(cell)
+            elif not asked.is_set():
+                last = said[0].strip().splitlines()[-1:] or [f"ended with {child.returncode}"]
+                failures.append(f"{cell.name}: {last[0].removeprefix('fedaccord: ')}")
+                view.fail(cell, failures[-1])
+
+        waiting = {pool.submit(carry_out, cell) for cell in missing}
+        told = False
+        while waiting:
+            ended, waiting = wait(waiting, timeout=0.2)
+            for future in ended:
+                future.result()
+            if asked.is_set() and not told:
+                told = True
+                for child in list(children.values()):
+                    child.send_signal(signal.SIGTERM)  # each ends after its round
+    if asked.is_set():
+        raise KeyboardInterrupt
+    return failures
+
+
+def open_child(cell: Cell, folder: Path) -> "subprocess.Popen[str]":
+    """A process of its own for the run. It ends by itself when this one is gone: nobody reads what it prints."""
+    path = folder / cell.name
+    if (path / SETTINGS).is_file():
+        words = ["resume", str(path)]
+    else:
+        words = ["run", cell.settings.task, "--runs", str(folder), "--name", cell.name, *assignments(cell.settings)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedaccord.cli", *words, "--json"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def assignments(settings: Settings) -> list[str]:
+    """The settings as options, with one worker: the lanes are what keeps the cores busy."""
+    words = []
+    for name in FIELDS:
+        value = 1 if name == "workers" else getattr(settings, name)
+        if name != "task" and value is not None:
+            words += ["--set", f"{name}={value}"]
+    return words
+
+
+class Overview:
+    """How far the whole study is, and every run that goes on: bars in a terminal, lines elsewhere."""
+
+    def __init__(self, todo: Sequence[Cell], state: dict[str, int]):
+        self.total = sum(price(cell, cell.settings.rounds) for cell in todo)
+        self.before = sum(price(cell, state[cell.name]) for cell in todo)
+        self.spent = self.before
+        self.cells, self.over = len(todo), sum(state[cell.name] >= cell.settings.rounds for cell in todo)
+        self.lanes = {cell.name: Lane(cell, state[cell.name]) for cell in todo}
+        self.console = Console()
+        self.began = 0.0
+        self.last = time.monotonic()
+        self.lock = threading.Lock()
+        self.bars = Progress(
+            TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.fields[note]}"), console=self.console
+        )
+        self.whole = self.bars.add_task("all runs", total=1.0, note="")
+        self.shown: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "Overview":
+        self.console.print(f"{self.over} of {self.cells} runs are there", highlight=False)
+        if self.console.is_terminal:
+            self.bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.console.is_terminal:
+            self.bars.stop()
+
+    def show(self, cell: Cell, entry: dict[str, Any]) -> None:
+        with self.lock:
+            lane = self.lanes[cell.name]
+            self.spent += price(cell, entry["round"] - lane.round)
+            if not self.began:  # the pace is counted from the first round on, without what loading took
+                self.began, self.before = time.monotonic(), self.spent
+            lane.round = entry["round"]
+            lane.accuracy = lane.accuracy if entry["accuracy"] is None else entry["accuracy"]
+            if self.console.is_terminal:
+                if cell.name not in self.shown:
+                    self.shown[cell.name] = self.bars.add_task(cell.name, total=cell.settings.rounds, note="")
+                self.bars.update(self.shown[cell.name], completed=lane.round, note=standing(lane))
+                self.bars.update(self.whole, completed=self.spent / self.total, note=self.outlook())
+            elif time.monotonic() - self.last > LINE_SECONDS:
+                self.last = time.monotonic()
+                going = ", ".join(f"{lane.cell.name} {standing(lane)}" for lane in self.under_way())
+                print(f"{self.outlook()}: {going}", flush=True)
+
+    def under_way(self) -> list[Lane]:
+        return [lane for lane in self.lanes.values() if 0 < lane.round < lane.cell.settings.rounds]
+
+    def outlook(self) -> str:
+        gone = self.spent - self.before
+        left = (
+            f", about {spoken((time.monotonic() - self.began) / gone * (self.total - self.spent))} left" if gone else ""
+        )
+        return f"{self.over}/{self.cells} runs{left}"
+
+    def finish(self, cell: Cell) -> None:
+        with self.lock:
+            self.over += 1
+            self.say(cell, f"{cell.name}: {standing(self.lanes[cell.name])}")
+
+    def fail(self, cell: Cell, why: str) -> None:
+        with self.lock:
+            self.say(cell, why)
+
+    def say(self, cell: Cell, text: str) -> None:
+        """A line that stays, in place of the run's bar."""
+        if cell.name in self.shown:
+            self.bars.remove_task(self.shown.pop(cell.name))
+        self.console.print(text, highlight=False, markup=False)
+
+
+def price(cell: Cell, rounds: int) -> float:
+    """What so many rounds cost, in client-steps; matching takes 2.5 times a plain step (docs/log.md)."""
+    work = cell.settings.fraction * (cell.settings.steps if "AH" not in cell.method else 15)
+    return rounds * work * (2.5 if "RM" in cell.method else 1.0)
+
+
+def standing(lane: Lane) -> str:
+    accuracy = "" if lane.accuracy is None else f", {100 * lane.accuracy:.2f} %"
+    return f"round {lane.round}/{lane.cell.settings.rounds}{accuracy}"
+
+
+def spoken(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,37 @@
+"""What all matplotlib pictures share."""
+
+from pathlib import Path
+from typing import Any
+
+from fedaccord.errors import SettingsError
+
+COLOURS = ("#444444", "#2a6f97", "#c1121f", "#588157", "#bc6c25", "#7b2cbf")
+
+
+def new_figure(width: float, height: float) -> Any:
+    """In inches."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SettingsError("pictures need the report extra: pip install 'fedaccord[report]'") from None
+    matplotlib.rcParams["svg.hashsalt"] = "fedaccord"  # the same picture is the same file
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def tidy(axes: Any, legend: bool = True, **labels: str) -> None:
+    axes.set(**labels)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if legend and axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def save(figure: Any, path: Path) -> None:
+    """In the format of the path's ending; one without an ending becomes two files, .svg and .png."""
+    for target in [path] if path.suffix else [path.with_suffix(".svg"), path.with_suffix(".png")]:
+        dated = {"metadata": {"Date": None}} if target.suffix == ".svg" else {}
+        try:
+            figure.savefig(target, dpi=150, **dated)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{target}: cannot be written: {error}") from None

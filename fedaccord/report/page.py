@@ -1,0 +1,88 @@
+"""The report page: one HTML file with everything in it, made from run folders alone."""
+
+import base64
+import functools
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from fedaccord.errors import SettingsError
+from fedaccord.files import write_durably
+from fedaccord.report.condense import page_data
+
+__all__ = ["content_policy", "page", "page_data", "write_page"]
+
+
+def page(runs: Sequence[Path], live: bool = False) -> str:
+    """The whole page. A live one asks its own server for new rounds (see watch.py)."""
+    plotly, script = scripts()
+    data = page_data(runs)
+    return Template(part("page.html")).substitute(
+        policy=html.escape(content_policy(live)),
+        title=html.escape(title_of(data)),
+        style=part("page.css"),
+        live="yes" if live else "no",
+        data=embedded(data),
+        plotly=plotly,
+        script=script,
+    )
+
+
+def write_page(runs: Sequence[Path], path: Path) -> None:
+    """The page as a file that is whole or absent."""
+    text = page(runs).encode()
+    try:
+        write_durably(path, text)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
+
+
+def content_policy(live: bool) -> str:
+    """What the browser may do for this page: run these two scripts and no others, and ask nobody for anything.
+
+    A live page may ask the server that it came from. Plotly styles its own elements, and makes pictures from data.
+    """
+    allowed = " ".join(f"'sha256-{digest}'" for digest in map(sha256, scripts()))
+    server = "'self'" if live else "'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"connect-src {server}; base-uri 'none'; form-action 'none'"
+    )
+
+
+@functools.cache
+def scripts() -> tuple[str, str]:
+    """Plotly's and ours."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise SettingsError("the report page needs the report extra: pip install 'fedaccord[report]'") from None
+    return get_plotlyjs(), part("page.js")
+
+
+@functools.cache
+def sha256(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def part(name: str) -> str:
+    return (resources.files("fedaccord.report") / name).read_text(encoding="utf-8")
+
+
+def title_of(data: dict[str, Any]) -> str:
+    """'digits, FA+RM' for one run; '3 runs: digits' for several."""
+    runs = data["runs"]
+    if len(runs) == 1:
+        return f"{runs[0]['task']}, {runs[0]['method']}"
+    return f"{len(runs)} runs: {', '.join(dict.fromkeys(run['task'] for run in runs))}"
+
+
+def embedded(data: dict[str, Any]) -> str:
+    """JSON that ends no script element, whatever a run is called."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

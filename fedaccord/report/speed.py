@@ -1,0 +1,76 @@
+"""What `fedaccord bench` measured, as tables and bars."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedaccord.report.canvas import COLOURS, new_figure, save
+from fedaccord.report.paper import METHODS, SECONDS
+
+
+def draw(shares: Mapping[str, Any], path: Path) -> None:
+    """Shares of the matrix-product peak. One group a task, one bar a method and one for the bare loop."""
+    names = list(next(iter(shares.values()))["share_of_peak"])
+    figure = new_figure(1.6 + 1.8 * len(shares), 3.2)
+    axes = figure.add_subplot()
+    width = 0.8 / len(names)
+    for number, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
+        places = [task + (number - (len(names) - 1) / 2) * width for task in range(len(shares))]
+        bars = axes.bar(
+            places, [entry["share_of_peak"][name] for entry in shares.values()], 0.9 * width, label=name, color=colour
+        )
+        axes.bar_label(bars, fmt="%.2f", fontsize=7)
+    axes.set_xticks(range(len(shares)), list(shares))
+    axes.set(ylabel="share of the matrix-product peak", ylim=(0, 1))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    save(figure, path)
+
+
+def table(found: dict[str, Any]) -> str:
+    """In Markdown."""
+    facts = found["machine"]
+    lines = [
+        f"{facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB, torch {facts['torch']}; "
+        f"medians of {found['repeats']}, load before {facts['load_before']:.1f}"
+    ]
+    if "shares" in found:
+        lines += [
+            "",
+            "| task | engine | FA, ms a client-step | share of peak: FA | FA+WD | FA+RM | bare loop "
+            "| times the bare loop | FA+RM over FA: time | FLOPs |",
+            "|---|---|---|---|---|---|---|---|---|---|",
+        ]
+    for task, entry in found.get("shares", {}).items():
+        share = entry["share_of_peak"]
+        cells = [task, entry["engine"].split(":")[0], entry["ms_a_client_step"]["FA"]]
+        cells += [f"{share[name]:.2f}" for name in ("FA", "FA+WD", "FA+RM", "bare loop")]
+        cells += [entry["times_the_bare_loop"], entry["RM_over_FA"], entry["RM_over_FA_in_flops"]]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    if "methods" in found:
+        lines += ["", *overhead_lines(found["methods"])]
+    if "scaling" in found:
+        lines += [
+            "",
+            "| clients | a round | ms a client-round | to 10 clients | start-up, s | peak, GiB (data) |",
+            "|---" * 6 + "|",
+        ]
+    for entry in found.get("scaling", []):
+        lines.append(
+            f"| {entry['clients']:,} | {entry['cohort']} | {entry['ms_a_client_round']} | {entry['to_10_clients']} | "
+            f"{entry['start_up_s']} | {entry['peak_gib']} ({entry['data_gib']}) |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def overhead_lines(methods: Mapping[str, Any]) -> list[str]:
+    """The paper's run-time table as ratios to FA, the paper's own in brackets."""
+    lines = [f"| 30 mini-batches, to FA (paper) | {' | '.join(METHODS)} |", "|---" * (len(METHODS) + 1) + "|"]
+    for task, entry in methods.items():
+        printed = SECONDS.get(task.split(",")[0])  # "mnist, 200 trials"
+        cells = [
+            f"{entry[name]['to_FA']:.2f}" + (f" ({printed[name][0] / printed['FA'][0]:.2f})" if printed else "")
+            for name in METHODS
+        ]
+        lines.append(f"| {task} | {' | '.join(cells)} |")
+    return lines

@@ -1,0 +1,142 @@
+"""The tuner's story in one run, as plain values: P(h | psi_t), its mean and spread, rewards, and a sentence a round."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedaccord.policy.gaussian import FullGaussian, gaussian
+from fedaccord.policy.grid import Axis, HyperGrid
+from fedaccord.policy.reinforce import LABELS
+
+MAPS, CURVE, SENTENCES = 200, 4000, 2000
+"""Rounds that the heat map, a curve and the table of sentences have at most (in full detail)."""
+
+
+def story(lines: Sequence[Mapping[str, Any]], grid: HyperGrid, detail: float) -> dict[str, Any] | None:
+    """None for a run whose hyper-parameters nobody tuned. `detail`, at most 1, is the share of the rounds to keep."""
+    D = len(grid.axes)
+    tuned = [line for line in lines if len((line.get("policy") or {}).get("mu") or ()) == D]
+    if not tuned:
+        return None
+    mapped = [tuned[i] for i in evenly(len(tuned), MAPS, detail)]
+    drawn = [tuned[i] for i in evenly(len(tuned), CURVE, detail)]
+    moved = [line for line, after in itertools.zip_longest(tuned, tuned[1:]) if has_moved(line, after)]
+    told = [moved[i] for i in evenly(len(moved), SENTENCES, detail)]
+    listed = {line["round"] for line in told}
+    return {
+        "axes": [
+            {"name": axis.name, "label": label_of(axis.name), "values": list(axis.values), "log": axis.log}
+            for axis in grid.axes
+        ],
+        "of": len(tuned),
+        "moved": len(moved),
+        "curves": curves(drawn, grid),
+        "maps": maps(mapped, grid),
+        "notes": [note(line, grid, line["round"] in listed) for line in merge(mapped, told)],
+    }
+
+
+def evenly(count: int, limit: int, detail: float = 1.0) -> list[int]:
+    """At most `limit` of the numbers 0 .. count - 1, evenly spaced, the first and the last always among them."""
+    kept = min(count, max(2, int(detail * min(count, limit))))
+    return sorted(set(np.linspace(0, count - 1, kept).round().astype(int).tolist())) if count else []
+
+
+def merge(*parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Every line once, in the order of the rounds."""
+    found = {line["round"]: line for part in parts for line in part}
+    return [found[round] for round in sorted(found)]
+
+
+def has_moved(line: Mapping[str, Any], after: Mapping[str, Any] | None) -> bool:
+    """Whether psi or a guard did something; what the newest round did to psi is not in the log yet, but told."""
+    return bool(line.get("guard")) or after is None or line["policy"]["mu"] != after["policy"]["mu"]
+
+
+def label_of(name: str) -> str:
+    return LABELS.get(name, name.replace("_", " "))
+
+
+def note(line: Mapping[str, Any], grid: HyperGrid, listed: bool) -> dict[str, Any]:
+    policy = line["policy"]
+    return {
+        "round": line["round"],
+        "choice": [line["hyper"].get(name) for name in grid.names],
+        "p": number(policy.get("p")),
+        "reward": number(line.get("reward")),
+        "why": policy.get("why") or "",
+        "guard": line.get("guard"),
+        "listed": listed,
+    }
+
+
+def curves(lines: Sequence[Mapping[str, Any]], grid: HyperGrid) -> dict[str, Any]:
+    """mu in real units with one standard deviation to either side, the draws, rewards and baseline."""
+    mu = np.array([line["policy"]["mu"] for line in lines])
+    sd = np.array([spread(np.array(line["policy"]["A"])) for line in lines])
+    found: dict[str, Any] = {"rounds": [line["round"] for line in lines], "axes": []}
+    for d, axis in enumerate(grid.axes):
+        # nothing outside the grid can be drawn, so the band ends where the grid does
+        ends = axis.points[0], axis.points[-1]
+        edges = {"mean": mu[:, d], "low": mu[:, d] - sd[:, d], "high": mu[:, d] + sd[:, d]}
+        found["axes"].append(
+            {name: [number(axis.value_at(z)) for z in np.clip(edge, *ends).tolist()] for name, edge in edges.items()}
+            | {"drawn": [number(line["hyper"].get(axis.name)) for line in lines]}
+        )
+    found["reward"] = [number(line.get("reward")) for line in lines]
+    found["baseline"] = [number(line["policy"].get("baseline")) for line in lines]
+    return found
+
+
+def spread(A: np.ndarray) -> np.ndarray:
+    """The Gaussian's standard deviations in normalised units; A is the precision, the inverse of the covariance."""
+    deviations: np.ndarray = np.sqrt(np.diag(np.linalg.inv(A)) if A.ndim == 2 else 1 / A)
+    return deviations
+
+
+def maps(lines: Sequence[Mapping[str, Any]], grid: HyperGrid) -> dict[str, Any]:
+    """P(h | psi_t) over every pair of axes, the others summed out; places are in grid steps, so that cells are even."""
+    D = len(grid.axes)
+    pairs = list(itertools.combinations(range(D), 2)) if D > 1 else [(0, 0)]
+    tables: list[list[list[float]]] = [[] for _ in pairs]
+    for line in lines:
+        for table, pair in zip(tables, marginals(grid, line["policy"], pairs), strict=True):
+            table.append([round(p, 5) for p in pair.T.ravel().tolist()])  # the second axis goes up, row by row
+    return {
+        "rounds": [line["round"] for line in lines],
+        "pairs": [{"x": x, "y": y, "p": table} for (x, y), table in zip(pairs, tables, strict=True)],
+        "mu": [[place(a, m) for a, m in zip(grid.axes, line["policy"]["mu"], strict=True)] for line in lines],
+        "at": [[nearest(a, line["hyper"].get(a.name)) for a in grid.axes] for line in lines],
+    }
+
+
+def place(axis: Axis, mu: float) -> float:
+    """Where mu lies, in grid steps from the axis' first value."""
+    return round(float(np.interp(mu, axis.points, np.arange(len(axis.values)))), 3)
+
+
+def nearest(axis: Axis, value: float | None) -> int | None:
+    """The number of this value on the axis."""
+    return None if value is None else min(range(len(axis.values)), key=lambda i: abs(axis.values[i] - value))
+
+
+def marginals(grid: HyperGrid, policy: Mapping[str, Any], pairs: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+    """For each pair (x, y) the table of probabilities, (values of x, values of y); a grid of one axis has one row."""
+    P = gaussian(grid, np.array(policy["mu"]), np.array(policy["A"]))
+    if isinstance(P, FullGaussian):
+        whole = P.p.reshape(P.shape)
+        return [
+            whole.sum(axis=tuple(set(range(whole.ndim)) - {x, y})).reshape(P.shape[x], -1 if x != y else 1)
+            for x, y in pairs
+        ]
+    return [np.outer(P.p[x], P.p[y]) if x != y else P.p[x][:, None] for x, y in pairs]
+
+
+def number(value: Any, digits: int = 5) -> float | int | None:
+    """To so many digits, as the page needs no more; None for what is no finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.{digits}g}")

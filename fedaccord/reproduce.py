@@ -1,0 +1,270 @@
+"""The paper's tables and figures, as studies. Two budgets:
+
+cpu     the same networks and data with fewer rounds, so that a cell takes minutes to an hour on two cores
+paper   what we believe the paper ran (it does not say): long enough for the accuracy to level out; for a GPU
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedaccord import compare, studies
+from fedaccord.errors import RunError
+from fedaccord.files import write_durably
+from fedaccord.report import curves, evolution, paper, speed, tables
+from fedaccord.studies import Row, Study
+
+ROWS = (("iid", 1.0), ("non-iid", 1.0), ("iid", 0.5), ("non-iid", 0.5))
+NO_WD = ("FA", "FA+RM+AH", "FA+RM", "FA+AH")
+FIXED = ("FA", "FA+WD", "FA+RM")
+OFTEN = {"test_every": 5, "checkpoint_every": 5}
+SELDOM = {"test_every": 20, "checkpoint_every": 50}
+
+# fixed schedules: the best of the searches below, one for each split
+MNIST = {
+    "iid": {"rounds": 800, "steps": 20, "lr": 0.3, "lr_decay": 0.996, **SELDOM},
+    "non-iid": {"rounds": 800, "steps": 5, "lr": 0.3, "lr_decay": 0.996, **SELDOM},
+}
+CIFAR10 = {
+    "iid": {"rounds": 30, "steps": 20, "lr": 0.2, "lr_decay": 0.99, **OFTEN},
+    "non-iid": {"rounds": 30, "steps": 20, "lr": 0.05, "lr_decay": 0.99, **OFTEN},
+}
+KWS = {
+    "iid": {"rounds": 16, "steps": 20, "lr": 0.2, "lr_decay": 0.99, "width": 32, **OFTEN},
+    "non-iid": {"rounds": 16, "steps": 20, "lr": 0.05, "lr_decay": 0.99, "width": 32, **OFTEN},
+}
+
+
+def on_two_cores(settings: Mapping[str, Mapping[str, Any]]) -> tuple[Row, ...]:
+    """What of a convolutional network's table two cores can do; half of the clients a round get more rounds."""
+    more = {**settings["non-iid"], "rounds": settings["non-iid"]["rounds"] * 4 // 3}
+    return (
+        Row("iid", 1.0, ("FA", "FA+RM+AH"), 1, settings["iid"]),
+        Row("non-iid", 1.0, paper.METHODS, 1, settings["non-iid"]),
+        Row("non-iid", 0.5, NO_WD, 1, more),
+    )
+
+
+def whole(settings: Mapping[str, Mapping[str, Any]], **changes: Any) -> tuple[Row, ...]:
+    return tuple(Row(split, C, paper.METHODS, 3, {**settings[split], **changes}) for split, C in ROWS)
+
+
+def schedules(
+    split: str, fraction: float, methods: tuple[str, ...], found: Sequence[tuple[int, float, float]], **also: Any
+) -> tuple[Row, ...]:
+    """A row for each fixed schedule (steps, rate, decay) that was tried."""
+    return tuple(
+        Row(
+            split,
+            fraction,
+            methods,
+            1,
+            {"steps": steps, "lr": lr, "lr_decay": decay, **also},
+            tag=f"-{steps}x{lr}x{decay}",
+        )
+        for steps, lr, decay in found
+    )
+
+
+def local_work(total: int, steps: Sequence[int], seeds: int, lr: float, **also: Any) -> tuple[Row, ...]:
+    """The same number of local steps in all, in ever fewer and longer rounds."""
+    fixed = {"lr": lr, "lr_decay": 1.0, **also}
+    return tuple(
+        Row("non-iid", 1.0, FIXED, seeds, {"steps": n, "rounds": total // n, **fixed}, tag=f"-steps{n}") for n in steps
+    )
+
+
+FAR = "the paper's runs are far longer"
+TABLES = {
+    "mnist": Study("mnist", whole(MNIST), "MNIST: test accuracy in %, 3 seeds, 800 rounds for every method"),
+    "cifar10": Study(
+        "cifar10",
+        on_two_cores(CIFAR10),
+        f"CIFAR-10, cpu budget: test accuracy in %, 1 seed, 30 rounds (C=0.5: 40), fixed schedules 20 steps; {FAR}",
+    ),
+    "kws": Study(
+        "kws",
+        on_two_cores(KWS),
+        "Keywords, cpu budget, half width: test accuracy in %, 1 seed, 16 rounds (C=0.5: 21), fixed schedules 20 "
+        f"steps; {FAR}",
+    ),
+}
+PAPER = {
+    "mnist": replace(TABLES["mnist"], heading="MNIST: test accuracy in %, 3 seeds, 800 rounds for every method"),
+    "cifar10": Study(
+        "cifar10",
+        whole(CIFAR10, rounds=1000, lr_decay=0.997),
+        "CIFAR-10: test accuracy in %, 3 seeds, 1,000 rounds, fixed schedules 20 steps",
+    ),
+    "kws": Study(
+        "kws",
+        whole(KWS, rounds=1000, lr_decay=0.997, width=0),
+        "Keywords: test accuracy in %, 3 seeds, 1,000 rounds, fixed schedules 20 steps",
+    ),
+}
+RATES = [(20, 0.05, 0.99), (20, 0.1, 0.99), (20, 0.2, 0.99)]
+SEARCHES = {
+    "search-mnist": Study(
+        "mnist",
+        schedules("iid", 1.0, ("FA", "FA+WD"), [(20, 0.3, 0.996), (20, 0.3, 0.994)], rounds=800, **SELDOM)
+        + schedules("iid", 1.0, ("FA",), [(45, 0.3, 0.994), (45, 0.2, 0.996)], rounds=800, **SELDOM)
+        + schedules("iid", 0.5, ("FA",), [(20, 0.3, 0.996), (20, 0.3, 0.994)], rounds=800, **SELDOM)
+        + schedules("non-iid", 1.0, ("FA", "FA+WD"), [(5, 0.3, 0.996), (5, 0.3, 0.9975)], rounds=800, **SELDOM)
+        + schedules("non-iid", 1.0, ("FA",), [(5, 0.2, 0.9975), (8, 0.2, 0.996)], rounds=800, **SELDOM)
+        + schedules(
+            "non-iid",
+            0.5,
+            ("FA",),
+            [(5, 0.3, 0.996), (5, 0.3, 0.9975), (5, 0.2, 0.9975), (8, 0.2, 0.996)],
+            rounds=800,
+            **SELDOM,
+        ),
+        "MNIST, fixed schedules tried (steps x rate x decay a round), 800 rounds, seed 0",
+    ),
+    "search-cifar10": Study(
+        "cifar10",
+        schedules("iid", 1.0, ("FA",), RATES, rounds=10, **OFTEN)
+        + schedules("non-iid", 1.0, ("FA",), RATES, rounds=10, **OFTEN),
+        "CIFAR-10, fixed schedules tried (steps x rate x decay a round), 10 rounds, seed 0",
+    ),
+    "search-kws": Study(
+        "kws",
+        schedules("iid", 1.0, ("FA",), RATES, rounds=10, width=16, **OFTEN)
+        + schedules("non-iid", 1.0, ("FA",), RATES, rounds=10, width=16, **OFTEN),
+        "Keywords, quarter width, fixed schedules tried (steps x rate x decay a round), 10 rounds, seed 0",
+    ),
+}
+STEPS = {
+    "steps-mnist": Study(
+        "mnist",
+        local_work(2000, (5, 20, 80, 200), 3, 0.1, **SELDOM),
+        "MNIST, non-iid, C=1.0: test accuracy in % after 2,000 local steps of rate 0.1, by steps a round, 3 seeds",
+    ),
+    "steps-cifar10": Study(
+        "cifar10",
+        local_work(300, (5, 20, 60), 1, 0.05, **OFTEN),
+        "CIFAR-10, non-iid, C=1.0: test accuracy in % after 300 local steps of rate 0.05, by steps a round, 1 seed",
+    ),
+}
+EVERY = {**TABLES, **SEARCHES, **STEPS}
+PARTS = ("mnist", "cifar10", "kws", "search", "steps", "overhead", "evolution")
+TASKS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "kws": "keywords"}
+
+Say = Callable[[str], None]
+
+
+class Reproduction:
+    """`folder` holds a folder of runs for each study; tables/ and figures/ are made from them."""
+
+    def __init__(self, folder: Path, budget: str, run: bool, lanes: int | None, say: Say):
+        self.folder, self.budget, self.may_run, self.lanes, self.say = folder, budget, run, lanes, say
+        self.studies = EVERY if budget == "cpu" else {**SEARCHES, **STEPS, **PAPER}
+
+    def home(self, name: str) -> Path:
+        return self.folder / (f"paper-{name}" if self.budget == "paper" and name in PAPER else name)
+
+    def part(self, name: str) -> None:
+        if name in TABLES:
+            self.table(name)
+            self.curves(name)
+        elif name == "search":
+            for search in SEARCHES:
+                self.table(search)
+        elif name == "steps":
+            for sweep in STEPS:
+                self.table(sweep)
+                self.sweep(sweep)
+        elif name == "overhead":
+            self.overhead()
+        else:
+            self.evolution()
+
+    def complete(self, name: str, cells: Sequence[studies.Cell]) -> None:
+        """Run what is missing, if that is wanted."""
+        if self.may_run:
+            failures = compare.run_missing(cells, self.home(name), self.lanes)
+            if failures:
+                raise RunError("\n".join(failures))
+
+    def table(self, name: str) -> None:
+        study = self.studies[name]
+        self.complete(name, list(studies.cells(study)))
+        self.publish(name, studies.table_of(study, self.home(name), with_paper=name in TABLES))
+
+    def publish(self, name: str, table: tables.Table) -> None:
+        files = studies.write_tables(table, self.folder / "tables" / self.home(name).name)
+        self.say(tables.markdown(table))
+        self.say(f"written: {', '.join(map(str, files))}\n")
+
+    def picture(self, name: str) -> Path:
+        path = self.folder / "figures" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.say(f"written: {path}.svg, {path}.png\n")
+        return path
+
+    def there(self, name: str, keep: Callable[[studies.Cell], bool]) -> list[studies.Cell]:
+        """The finished runs of a study."""
+        return [
+            cell for cell in studies.cells(self.studies[name]) if keep(cell) and studies.finished(cell, self.home(name))
+        ]
+
+    def curves(self, name: str) -> None:
+        """Accuracy and loss, a panel a row, a curve a method, a band over the seeds."""
+        panels: dict[str, dict[str, list[Path]]] = {}
+        for cell in self.there(name, lambda cell: True):
+            panel = panels.setdefault(f"{TASKS[name]}, {studies.label(cell.row)}", {})
+            panel.setdefault(cell.method, []).append(self.home(name) / cell.name)
+        if panels:
+            curves.draw(panels, self.picture(f"{self.home(name).name}-curves"), ("accuracy", "loss"))
+
+    def sweep(self, name: str) -> None:
+        found: dict[str, dict[float, list[float]]] = {}
+        for cell in self.there(name, lambda cell: True):
+            accuracy = tables.last_accuracy(self.home(name) / cell.name)
+            found.setdefault(cell.method, {}).setdefault(cell.settings.steps, []).append(accuracy)
+        if found:
+            title = self.studies[name].heading.split(":")[0]
+            curves.draw_sweep(title, "local steps a round", found, self.picture(name))
+
+    def evolution(self) -> None:
+        """FA+RM+AH at C = 1.0, a column a task."""
+        columns: dict[str, dict[str, list[Path]]] = {}
+        for name, title in TASKS.items():
+            wanted = [
+                cell
+                for cell in studies.cells(self.studies[name])
+                if cell.method == "FA+RM+AH" and cell.row.fraction == 1.0
+            ]
+            self.complete(name, wanted)
+            names = {cell.name for cell in wanted}
+            for cell in self.there(name, lambda cell, names=names: cell.name in names):  # type: ignore[misc]
+                columns.setdefault(title, {}).setdefault(cell.row.split, []).append(self.home(name) / cell.name)
+        if columns:
+            evolution.draw(columns, self.picture("evolution" if self.budget == "cpu" else "paper-evolution"))
+
+    def overhead(self) -> None:
+        """The run-time table, as ratios to FA."""
+        from fedaccord import bench
+
+        found = {}
+        for task, trials in TRIALS.items():
+            file = self.folder / "bench" / f"methods-{task}.json"
+            if not file.exists() and self.may_run:
+                self.say(f"{task}: 30 mini-batches with each method, {trials} times")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                measured = bench.run(["methods"], [task], trials, None, self.say)
+                write_durably(file, (json.dumps(measured, indent=1) + "\n").encode())
+            if file.exists():
+                entry = json.loads(file.read_text())
+                found[f"{task}, {entry['repeats']} trials"] = entry["methods"][task]
+        text = "Time of 30 mini-batches of one client as a ratio to FA: ours on one core (the paper's on its GPU)\n\n"
+        text += "\n".join(speed.overhead_lines(found)) + "\n"
+        file = self.folder / "tables" / "overhead.md"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(file, text.encode())
+        self.say(f"{text}\nwritten: {file}\n")
+
+
+TRIALS = {"mnist": 200, "cifar10": 3, "kws": 2}

@@ -1,0 +1,139 @@
+"""A study: many runs of one task that belong in one table. One folder a run, named by what sets it apart."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedaccord import config
+from fedaccord.config import Settings
+from fedaccord.errors import SettingsError
+from fedaccord.files import write_durably
+from fedaccord.policy.grid import HyperGrid
+from fedaccord.report import paper, tables
+from fedaccord.runs import SETTINGS, read_rounds
+from fedaccord.tasks import find_task
+
+ANYHOW = {
+    "engine", "workers", "address", "device", "threads", "test_every", "checkpoint_every", "rm_store", "tensorboard",
+    "mlflow",
+}  # fmt: skip
+"""Settings that do not make it another experiment."""
+
+USED_BY = {
+    "AH": {"grid", "start", "hyper_lr", "interval", "precision", "diagonal", "baseline"},
+    "WD": {"wd_weight"},
+    "RM": {"rm_weight", "rm_layers", "rm_kernel", "rm_batch", "rm_memory"},
+}
+"""Settings that only a method with this part looks at."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: its methods differ in nothing else."""
+
+    split: str
+    fraction: float
+    methods: tuple[str, ...]
+    seeds: int = 1
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    only_for: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # method -> what it has of its own
+    tag: str = ""  # where rows differ in more than split and fraction: how their runs' names say so
+
+
+@dataclass(frozen=True)
+class Study:
+    task: str
+    rows: tuple[Row, ...]
+    heading: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study."""
+
+    name: str
+    row: Row
+    method: str
+    seed: int
+    settings: Settings
+
+
+def cells(study: Study) -> Iterator[Cell]:
+    """All seeds of a row's first method, then those of the next."""
+    task = find_task(study.task, 0)
+    for row in study.rows:
+        for method in row.methods:
+            for seed in range(row.seeds):
+                own = {"task": study.task, "method": method, "split": row.split, "fraction": row.fraction, "seed": seed}
+                settings = config.make(task.defaults(row.split), row.settings, row.only_for.get(method, {}), own)
+                yield Cell(f"{row.split}-{method}-C{row.fraction}{row.tag}-s{seed}", row, method, seed, settings)
+
+
+def done(cell: Cell, folder: Path) -> int:
+    """How many rounds of this run are there; complains about a run that was another experiment."""
+    path = folder / cell.name
+    if not (path / SETTINGS).is_file():
+        return 0
+    found = config.make(config.read_toml(path / SETTINGS))
+    for name in sorted(set(config.FIELDS) - unimportant(cell.settings)):
+        wanted, has = getattr(cell.settings, name), getattr(found, name)
+        if wanted is not None and wanted != has:
+            raise SettingsError(f"{path}: was run with {name} = {has}, not {wanted}; choose another folder for this")
+    return sum(1 for _ in read_rounds(path))
+
+
+def unimportant(settings: Settings) -> set[str]:
+    """What does not tell one run of this method from another."""
+    parts = settings.method.split("+")
+    left_out = set(ANYHOW).union(*(names for part, names in USED_BY.items() if part not in parts))
+    if "AH" in parts:
+        left_out |= {axis.name for axis in HyperGrid.parse(settings.grid).axes} | {"lr_decay", "steps_decay"}
+    return left_out
+
+
+def finished(cell: Cell, folder: Path) -> bool:
+    return done(cell, folder) >= cell.settings.rounds
+
+
+def table_of(study: Study, folder: Path, with_paper: bool = False) -> tables.Table:
+    """From the finished runs in the folder; a cell without any stays empty."""
+    columns = tuple(dict.fromkeys(method for row in study.rows for method in row.methods))
+    order = [name for name in paper.METHODS if name in columns]
+    printed = paper.ACCURACY.get(study.task, {}) if with_paper else {}
+    there = [cell for cell in cells(study) if finished(cell, folder)]
+    rows = []
+    for row in study.rows:
+        found = {
+            name: tuple(
+                tables.last_accuracy(folder / cell.name) for cell in there if cell.row is row and cell.method == name
+            )
+            for name in order
+        }
+        rows.append(tables.Row(label(row), found, printed.get((row.split, row.fraction))))
+    return tables.Table(study.heading or heading(study), tuple(order), rows)
+
+
+def label(row: Row) -> str:
+    return f"{row.split}, C={row.fraction:g}{row.tag.replace('-', ', ', 1)}"
+
+
+def heading(study: Study) -> str:
+    """What all runs of the study share."""
+    rounds = sorted({cell.settings.rounds for cell in cells(study)})
+    seeds = sorted({row.seeds for row in study.rows})
+    return (
+        f"{study.task}: test accuracy in %, {' or '.join(map(str, rounds))} rounds, "
+        f"{' or '.join(map(str, seeds))} seed{'' if seeds == [1] else 's'}"
+    )
+
+
+def write_tables(table: tables.Table, stem: Path) -> list[Path]:
+    """The table in every form."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    files = []
+    for ending, form in tables.FORMS.items():
+        file = stem.with_name(f"{stem.name}.{ending}")
+        write_durably(file, form(table).encode())
+        files.append(file)
+    return files

@@ -1,0 +1,163 @@
+"""Where a run's figures go besides its log: a CSV file always, TensorBoard and MLflow if asked for.
+
+All of them are views: told of every round, and after a resume of all rounds before. The log alone counts; these are
+made from it.
+"""
+
+import csv
+import dataclasses
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, TextIO
+
+from fedaccord.config import Settings
+from fedaccord.errors import RunError, SettingsError
+from fedaccord.live import View
+from fedaccord.records import RoundLog
+from fedaccord.runs import CSV, RunFolder
+
+MISSING = "needs the trackers extra: pip install 'fedaccord[trackers]'"
+
+
+def figures(log: RoundLog) -> dict[str, float]:
+    """The plain numbers of a round: what it reached, what it was run with, where the tuner stands, where time went."""
+    named: dict[str, Any] = {
+        "loss": log.loss,
+        "accuracy": log.accuracy,
+        "reward": log.reward,
+        "clients": len(log.clients),
+        "refused": len(log.refused),
+        "guard": int(log.guard is not None),
+        "step_norm": log.step_norm,
+        **{f"hyper/{name}": value for name, value in log.hyper.items()},
+        **{f"tuner_mean/{name}": value for name, value in log.policy.get("mean", {}).items()},
+        **{f"seconds/{name}": value for name, value in log.seconds.items()},
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+class CsvTracker:
+    """rounds.csv: a line a round, written anew from the log at every start."""
+
+    def __init__(self, folder: RunFolder):
+        self.path = folder.path / CSV
+        self.file: TextIO | None = None
+        self.columns: list[str] = []
+
+    def begin(self, done: Sequence[RoundLog]) -> None:
+        try:
+            self.file = open(self.path, "w", newline="", encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"{self.path}: cannot be written: {error.strerror}") from None
+        for log in done:
+            self.show(log)
+
+    def show(self, log: RoundLog) -> None:
+        assert self.file is not None
+        found = figures(log)
+        writer = csv.writer(self.file)
+        if not self.columns:
+            self.columns = list(dict.fromkeys(["loss", "accuracy", "reward", *found]))
+            writer.writerow(["round", *self.columns])
+        writer.writerow([log.round, *(found.get(name, "") for name in self.columns)])
+        self.file.flush()
+
+    def end(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
+class TensorBoardTracker:
+    """Event files in the run folder's tensorboard/."""
+
+    def __init__(self, folder: RunFolder):
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            raise SettingsError(f"tensorboard {MISSING}") from None
+        self.make, self.path = SummaryWriter, folder.path / "tensorboard"
+
+    def begin(self, done: Sequence[RoundLog]) -> None:
+        known = self.path.is_dir()
+        # of an earlier, killed process: what came after the checkpoint is hidden, and comes again
+        self.writer = self.make(str(self.path), purge_step=len(done) + 1 if known else None)
+        for log in [] if known else done:
+            self.show(log)
+
+    def show(self, log: RoundLog) -> None:
+        for name, value in figures(log).items():
+            self.writer.add_scalar(name, value, log.round)
+
+    def end(self) -> None:
+        self.writer.close()
+
+
+class MlflowTracker:
+    """A run in the store that MLFLOW_TRACKING_URI names, else in a database in the run folder."""
+
+    def __init__(self, folder: RunFolder, settings: Mapping[str, Any]):
+        try:
+            from mlflow.entities import Metric
+            from mlflow.tracking import MlflowClient
+        except ImportError:
+            raise SettingsError(f"mlflow {MISSING}") from None
+        self.metric, self.settings, self.name = Metric, settings, folder.path.name
+        here = f"sqlite:///{(folder.path / 'mlflow.db').resolve()}"
+        self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or here)
+        self.note = folder.path / "mlflow_run"
+
+    def begin(self, done: Sequence[RoundLog]) -> None:
+        if self.note.exists():
+            self.run = self.note.read_text().strip()
+        else:
+            known = self.client.get_experiment_by_name("fedaccord")
+            experiment = known.experiment_id if known else self.client.create_experiment("fedaccord")
+            self.run = self.client.create_run(experiment, run_name=self.name).info.run_id
+            self.note.write_text(self.run)
+            for name, value in self.settings.items():
+                self.client.log_param(self.run, name, value)
+        history = self.client.get_metric_history(self.run, "clients")
+        self.last = max((metric.step for metric in history), default=0)
+        for log in done:
+            self.show(log)
+
+    def show(self, log: RoundLog) -> None:
+        if log.round <= self.last:  # logged before a kill; a round that is run again gives the same figures
+            return
+        now = int(1000 * time.time())
+        metrics = [self.metric(name, float(value), now, log.round) for name, value in figures(log).items()]
+        self.client.log_batch(self.run, metrics)
+
+    def end(self) -> None:
+        self.client.set_terminated(self.run)
+
+
+class Together:
+    """Several views as one."""
+
+    def __init__(self, views: Sequence[View]):
+        self.views = views
+
+    def begin(self, done: Sequence[RoundLog]) -> None:
+        for view in self.views:
+            view.begin(done)
+
+    def show(self, log: RoundLog) -> None:
+        for view in self.views:
+            view.show(log)
+
+    def end(self) -> None:
+        with ExitStack() as stack:  # each, also when another fails
+            for view in self.views:
+                stack.callback(view.end)
+
+
+def trackers(folder: RunFolder, settings: Settings) -> list[View]:
+    found: list[View] = [CsvTracker(folder)]
+    if settings.tensorboard:
+        found.append(TensorBoardTracker(folder))
+    if settings.mlflow:
+        found.append(MlflowTracker(folder, dataclasses.asdict(settings)))
+    return found

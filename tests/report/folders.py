@@ -1,0 +1,51 @@
+"""Run folders for the report page: real ones, small, and ones written by hand."""
+
+import json
+
+from fedaccord import config
+from fedaccord.runs import RunFolder
+from fedaccord.session import drive
+from fedaccord.simulation import from_task
+from fedaccord.tasks import find_task
+
+GRID = "lr = 0.01, 0.1, 1 log; steps = 10, 20, 30"
+
+
+def train(path, **changes):
+    """A real run of a few rounds on the digits."""
+    task = find_task("digits")
+    changes = {"rounds": 8, "test_every": 2, "engine": "serial", **changes}
+    sim = from_task(task, config.make(task.defaults("non-iid"), changes))
+    with RunFolder.create(path, sim.settings) as folder:
+        drive(sim, folder, None)
+    return path
+
+
+def line(t, **changes):
+    """A round of an FA+AH run on the grid above, with two clients."""
+    policy = {"mu": [0.0, 0.001 * t], "A": [[4.0, 0.0], [0.0, 4.0]], "p": 0.2, "baseline": 0.01, "why": f"sentence {t}"}
+    return {
+        "round": t,
+        "hyper": {"lr": 0.1, "steps": 20},
+        "cohort": [0, 1],
+        "refused": [],
+        "loss": 1 / t,
+        "accuracy": 0.5,
+        "reward": 0.01,
+        "policy": policy,
+        "guard": None,
+        "clients": {"0": {"examples": 1, "update_norm": 2.0}, "1": {"examples": 3, "update_norm": 1.0}},
+        "step_norm": 1.0,
+        "seconds": {"train": 1.0, "aggregate": 0.25, "evaluate": 0.5, "policy": 0.25},
+        **changes,
+    }
+
+
+def write_run(path, lines, **settings):
+    """A run folder with this log; `lines` are rounds, or text as it stands."""
+    path.mkdir(parents=True, exist_ok=True)
+    settings = {"method": "FA+AH", "grid": GRID, "clients": 2, "rounds": max(1, len(lines)), **settings}
+    (path / "settings.toml").write_text(config.to_toml(config.make(settings)))
+    text = (each if isinstance(each, str) else json.dumps(each) + "\n" for each in lines)
+    (path / "rounds.jsonl").write_text("".join(text))
+    return path

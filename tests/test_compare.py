@@ -1,0 +1,155 @@
+"""Studies as a person runs them: real processes, cut off and taken up again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedaccord import compare, config
+from fedaccord.cli import main
+from fedaccord.errors import SettingsError
+from fedaccord.report.tables import last_accuracy
+from fedaccord.runs import read_rounds
+from fedaccord.studies import Row, Study, cells, done, table_of
+
+SHORT = {"rounds": 3, "steps": 2, "grid": "lr = 0.1, 0.2; steps = 1, 2"}
+STUDY = Study("digits", (Row("non-iid", 1.0, ("FA", "FA+AH"), 2, SHORT),))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    assert compare.run_missing(list(cells(STUDY)), folder) == []
+    return folder
+
+
+def test_all_runs_are_there_and_only_what_tables_need_is_kept(folder):
+    names = [cell.name for cell in cells(STUDY)]
+    assert names == [f"non-iid-{method}-C1.0-s{seed}" for method in ("FA", "FA+AH") for seed in (0, 1)]
+    for name in names:
+        assert sorted(file.name for file in (folder / name).iterdir()) == ["rounds.jsonl.gz", "settings.toml"]
+
+
+def test_a_run_of_a_study_is_the_run_that_run_makes(folder, tmp_path, capsys):
+    options = [f"--{name}={value}" for name, value in SHORT.items()]
+    assert main(["run", "digits", "--runs", str(tmp_path), "--name", "a", "--seed", "1", *options, "--json"]) == 0
+    for mine, theirs in zip(read_rounds(tmp_path / "a"), read_rounds(folder / "non-iid-FA-C1.0-s1"), strict=True):
+        assert {**mine, "seconds": 0} == {**theirs, "seconds": 0}
+
+
+def test_what_is_finished_is_not_run_again(folder, monkeypatch):
+    monkeypatch.setattr(compare, "open_child", lambda *_: pytest.fail("a finished run was started"))
+    assert compare.run_missing(list(cells(STUDY)), folder) == []
+
+
+def test_the_table_is_the_mean_of_the_runs(folder):
+    (row,) = table_of(STUDY, folder).rows
+    for method in ("FA", "FA+AH"):
+        runs = [folder / f"non-iid-{method}-C1.0-s{seed}" for seed in (0, 1)]
+        assert row.found[method] == tuple(last_accuracy(run) for run in runs)
+
+
+def test_another_experiment_in_the_same_folder_is_refused(folder):
+    other = Study("digits", (Row("non-iid", 1.0, ("FA",), 1, {**SHORT, "steps": 3}),))
+    with pytest.raises(SettingsError, match="was run with steps = 2, not 3"):
+        compare.run_missing(list(cells(other)), folder)
+
+
+def test_settings_that_a_method_does_not_use_do_not_matter(folder):
+    """The grid is not FA's business, the fixed rate is not FA+AH's."""
+    other = Study(
+        "digits",
+        (Row("non-iid", 1.0, ("FA",), 2, {**SHORT, "grid": "lr = 0.5, 0.6; steps = 1, 2"}),
+         Row("non-iid", 1.0, ("FA+AH",), 2, {**SHORT, "lr": 0.7})),
+    )  # fmt: skip
+    assert {done(cell, folder) for cell in cells(other)} == {3}
+
+
+def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path):
+    study = Study("digits", (Row("classes", 1.0, ("FA",), 1, {**SHORT, "classes_per_client": 11}), *STUDY.rows[:1]))
+    (failure,) = compare.run_missing(list(cells(study)), tmp_path)
+    assert "classes-FA-C1.0-s0: " in failure
+    assert "expected 1 to 10" in failure
+    assert sum(done(cell, tmp_path) for cell in cells(study)) == 4 * 3
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_study_that_was_cut_off_goes_on_where_it_was(tmp_path, how):
+    """After Ctrl-C, and after kill -9 of the whole study: its runs end by themselves."""
+    words = ["compare", "--task", "digits", "--methods", "FA,FA+WD", "--results", str(tmp_path), "--lanes", "2"]
+    words += ["--set", "rounds=120", "--set", "checkpoint_every=5"]
+    study = subprocess.Popen([sys.executable, "-m", "fedaccord.cli", *words], stdout=subprocess.DEVNULL)
+    run = tmp_path / "non-iid-FA-C1.0-s0"
+    wait_for(lambda: (run / "rounds.jsonl").exists() and len(list(read_rounds(run))) > 7)
+    study.send_signal(how)
+    assert study.wait(60) == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    wait_for(lambda: not holders(tmp_path))
+    before = len(list(read_rounds(run)))
+    assert 7 < before < 120
+    (cell, _) = cells(Study("digits", (Row("non-iid", 1.0, ("FA", "FA+WD"), 1, {"rounds": 120}),)))
+    assert compare.run_missing([cell], tmp_path) == []
+    whole = [line["loss"] for line in read_rounds(run)]
+    assert len(whole) == 120
+    assert main(["run", "digits", "--runs", str(tmp_path), "--name", "straight", "--rounds", "120", "--json"]) == 0
+    assert whole == [line["loss"] for line in read_rounds(tmp_path / "straight")]
+
+
+def wait_for(what, seconds=90):
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def holders(folder: Path) -> list[str]:
+    """Processes that were told to write below the folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if os.fsencode(folder) in words and int(process.parent.name) != os.getpid():
+            found.append(process.parent.name)
+    return found
+
+
+def test_the_command_prints_the_table_and_leaves_files(folder, capsys):
+    words = ["compare", "--task", "digits", "--methods", "FA,FA+AH", "--seeds", "2", "--results", str(folder)]
+    for name, value in SHORT.items():
+        words += ["--set", f"{name}={value}"]
+    assert main([*words, "--no-run"]) == 0
+    said = capsys.readouterr().out
+    assert "| non-iid, C=1 |" in said
+    assert (folder / "table.md").read_text() in said
+    for name in ("table.csv", "table.tex", "report.html"):
+        assert (folder / name).stat().st_size > 100
+
+
+def test_every_setting_reaches_the_runs():
+    settings = config.make({"task": "digits", "lr": 0.125, "augment": False})
+    words = compare.assignments(settings)
+    assert dict(config.parse_assignment(word) for word in words[1::2]) | {"workers": None, "task": "digits"} == {
+        name: getattr(settings, name) for name in config.FIELDS if getattr(settings, name) is not None
+    } | {"workers": None}
+
+
+BAD = [
+    (["--methods", "FA,FA+XX"], "method = 'FA+XX': expected one of"),
+    (["--fractions", "1.5"], "fraction = 1.5"),
+    (["--fractions", "half"], "expected a number"),
+    (["--seeds", "0"], "--seeds 0: expected 1 or more"),
+    (["--set", "seed=3"], "seed has an option of its own"),
+    (["--task", "nothing"], "unknown task 'nothing'"),
+]
+
+
+@pytest.mark.parametrize(("words", "complaint"), BAD)
+def test_bad_input_is_explained(words, complaint, tmp_path, capsys):
+    assert main(["compare", "--results", str(tmp_path / "r"), *words]) == 2
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()

@@ -1,0 +1,97 @@
+"""What is published: every table is made again from the logs in results/, and the README shows just these."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from fedaccord import studies
+from fedaccord.cli import main
+from fedaccord.report import paper
+from fedaccord.reproduce import EVERY, PAPER, Reproduction
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+PUBLISHED = sorted(file.relative_to(RESULTS / "tables") for file in (RESULTS / "tables").iterdir())
+
+
+@pytest.fixture(scope="module")
+def remade(tmp_path_factory) -> Path:
+    """results/ again, with nothing but the logs and the measured times."""
+    folder = tmp_path_factory.mktemp("again")
+    for name in (*EVERY, "bench"):
+        (folder / name).symlink_to(RESULTS / name)
+    work = Reproduction(folder, "cpu", run=False, lanes=None, say=lambda text: None)
+    for part in ("mnist", "cifar10", "kws", "search", "steps", "overhead", "evolution"):
+        work.part(part)
+    return folder
+
+
+@pytest.mark.parametrize("name", PUBLISHED, ids=str)
+def test_a_published_table_is_what_the_logs_say(remade, name):
+    assert (remade / "tables" / name).read_text() == (RESULTS / "tables" / name).read_text()
+
+
+def test_every_table_and_figure_is_published(remade):
+    for kind in ("tables", "figures"):
+        made = {file.name for file in (remade / kind).iterdir()}
+        assert made == {file.name for file in (RESULTS / kind).iterdir()}
+    assert {"mnist.md", "cifar10.md", "kws.md", "overhead.md", "search-mnist.md", "steps-cifar10.md"} <= {
+        str(name) for name in PUBLISHED
+    }
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "kws", "overhead"])
+def test_the_readme_shows_the_published_tables(name):
+    table = (RESULTS / "tables" / f"{name}.md").read_text().split("\n\n", 1)[1].strip()
+    assert table in (ROOT / "README.md").read_text()
+
+
+def test_the_whole_of_mnist_was_run():
+    rows = list(csv.DictReader(io.StringIO((RESULTS / "tables" / "mnist.csv").read_text())))
+    assert len(rows) == 4 * 5
+    assert {row["runs"] for row in rows} == {"3"}
+
+
+@pytest.mark.parametrize("budget", [EVERY, PAPER], ids=["cpu", "paper"])
+def test_every_study_can_be_run_as_it_stands(budget):
+    """All settings are valid and all names differ."""
+    for study in budget.values():
+        names = [cell.name for cell in studies.cells(study)]
+        assert len(set(names)) == len(names) > 0
+
+
+def test_the_paper_budget_is_the_whole_table():
+    for name, study in PAPER.items():
+        assert {(row.split, row.fraction) for row in study.rows} == paper.ACCURACY[name].keys()
+        assert all(row.methods == paper.METHODS and row.seeds == 3 for row in study.rows)
+
+
+def test_methods_of_a_row_share_rounds_and_steps():
+    for study in (*EVERY.values(), *PAPER.values()):
+        for row in study.rows:
+            found = {(c.settings.rounds, c.settings.steps) for c in studies.cells(study) if c.row is row}
+            assert len(found) == 1
+
+
+def test_the_paper_figures_are_those_of_its_tables():
+    """Read from the paper itself, where it is at hand."""
+    source = ROOT.parent / "shared" / "paper.tex"
+    if not source.exists():
+        pytest.skip("the paper's source is not here")
+    text = source.read_text()
+    for tasks in (paper.ACCURACY, {"seconds": paper.SECONDS}):
+        for rows in tasks.values():
+            for row in rows.values():
+                for mean, deviation in row.values():
+                    assert any(f"{m:{form}} \\pm {d}" in text for m, d, form in spellings(mean, deviation))
+
+
+def spellings(mean, deviation):
+    return [(mean, deviation, form) for form in (".1f", ".2f", "g")]
+
+
+def test_unknown_parts_are_named(capsys):
+    assert main(["reproduce", "minst"]) == 2
+    assert "unknown 'minst'" in capsys.readouterr().err

@@ -1,0 +1,95 @@
+"""What a run leaves besides its log; also after a stop between log line and checkpoint."""
+
+import csv
+
+import pytest
+
+from fedaccord import config
+from fedaccord.runs import RunFolder
+from fedaccord.session import drive
+from fedaccord.simulation import from_task
+from fedaccord.tasks import find_task
+
+
+def run_to(path, rounds, **settings):
+    """Start, or go on, to so many rounds of digits with a tuner."""
+    task = find_task("digits")
+    own = {"task": "digits", "method": "FA+AH", "rounds": rounds, "test_every": 2, "engine": "serial", **settings}
+    simulation = from_task(task, config.make(task.defaults("non-iid"), own, {"steps": 2}))
+    with RunFolder(path) if path.exists() else RunFolder.create(path, simulation.settings) as folder:
+        return drive(simulation, folder, None).rounds
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A run of six rounds whose last checkpoint is of round 3, as after a kill in round 6."""
+
+    def make(**settings):
+        path = tmp_path / "run"
+        run_to(path, 3, checkpoint_every=10, **settings)
+        kept = {file.name: file.read_bytes() for file in (path / "checkpoints").iterdir()}
+        logs = run_to(path, 5, checkpoint_every=10, **settings)
+        for file in (path / "checkpoints").iterdir():
+            file.unlink()
+        for name, data in kept.items():
+            (path / "checkpoints" / name).write_bytes(data)
+        assert len(logs) == 5
+        return path, run_to(path, 6, checkpoint_every=10, **settings)
+
+    return make
+
+
+def test_the_csv_has_a_line_a_round_also_after_a_kill(stopped):
+    path, logs = stopped()
+    with open(path / "rounds.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [int(line["round"]) for line in lines] == [1, 2, 3, 4, 5, 6]
+    for line, log in zip(lines, logs, strict=True):
+        assert float(line["loss"]) == log.loss
+        assert line["accuracy"] == ("" if log.accuracy is None else str(log.accuracy))
+        assert float(line["hyper/lr"]) == log.hyper["lr"]
+        assert float(line["tuner_mean/lr"]) == log.policy["mean"]["lr"]
+
+
+def test_tensorboard_has_every_round_once(stopped):
+    pytest.importorskip("tensorboardX")
+    path, logs = stopped(tensorboard=True)
+    # read by the format's own rules, as TensorBoard does: a start with a step hides what came at or after it before
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+    found: dict[int, float] = {}
+    for file in sorted((path / "tensorboard").iterdir()):
+        for record in records(file.read_bytes()):
+            event = Event.FromString(record)
+            if event.session_log.status == SessionLog.START:
+                found = {step: loss for step, loss in found.items() if step < event.step}
+            for value in event.summary.value:
+                if value.tag == "loss":
+                    assert event.step not in found
+                    found[event.step] = value.simple_value
+    assert found == pytest.approx({log.round: log.loss for log in logs})
+
+
+def records(data):
+    """The TFRecord frames: length (8 bytes), its checksum (4), the record, its checksum (4)."""
+    while data:
+        size = int.from_bytes(data[:8], "little")
+        yield data[12 : 12 + size]
+        data = data[16 + size :]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the library's own making
+def test_mlflow_has_every_round_once(stopped, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    path, logs = stopped(mlflow=True)
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{path / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("fedaccord").experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["method"] == "FA+AH"
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert [(metric.step, metric.value) for metric in sorted(history, key=lambda m: m.step)] == [
+        (log.round, log.loss) for log in logs
+    ]
