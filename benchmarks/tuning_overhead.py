@@ -1,6 +1,6 @@
 """What tuning costs: the share of a round spent on sampling, updating the policy and measuring the loss.
 
-    python benchmarks/tuning_overhead.py results/cifar10-non-iid-FA+AH-C0.5-s0
+    python benchmarks/tuning_overhead.py results/earlier/cifar10-non-iid-FA+AH-C0.5-s0
 
 Rounds in which the test accuracy was measured as well are left out: that is for us, not for the tuner.
 """

@@ -1,6 +1,6 @@
 """What the tuner reached: the last test accuracy of every FA+AH run, and where the mean of its distribution went.
 
-python benchmarks/tuning_table.py results
+python benchmarks/tuning_table.py results/mnist results/earlier
 """
 
 import argparse
@@ -13,9 +13,9 @@ from fedaccord.runs import read_rounds
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path)
+    parser.add_argument("results", type=Path, nargs="+", help="folders of runs")
     rows = defaultdict(list)
-    for run in sorted(parser.parse_args().results.glob("*FA+AH*-s[0-9]*")):
+    for run in sorted(run for folder in parser.parse_args().results for run in folder.glob("*FA+AH*-s[0-9]*")):
         lines = list(read_rounds(run))
         accuracy = [100 * line["accuracy"] for line in lines if line["accuracy"] is not None][-1]
         means = [line["policy"]["mean"] for line in (lines[0], lines[len(lines) // 2], lines[-1])]

@@ -1,13 +1,14 @@
-"""Make the pictures of the README: `make pictures`."""
+"""Make the pictures of the README, and put the published tables into it: `make pictures`."""
 
 import re
+import shutil
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
 
-from fedaccord import config
+from fedaccord import cli, config
 from fedaccord.live import LiveView
-from fedaccord.report import curves, evolution
 from fedaccord.report.split import draw
 from fedaccord.session import drive
 from fedaccord.simulation import from_task
@@ -31,7 +32,7 @@ def main() -> None:
     simulation = from_task(task, config.make(task.defaults("non-iid"), {"task": "digits"}))
     console = Console(record=True, width=92, file=open("/dev/null", "w"), force_terminal=True)
     drive(simulation, None, Recorder(simulation, console))
-    svg = console.export_svg(title="make run")
+    svg = console.export_svg(title="fedaccord run digits")
     # the picture must not fetch a font from the network
     (DOCS / "live.svg").write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))
 
@@ -39,40 +40,35 @@ def main() -> None:
         task, config.make(task.defaults("dirichlet"), {"split": "dirichlet", "alpha": 0.1, "clients": 20})
     )
     assert skewed.counts is not None
-    matching_curves()
-    evolution_curves()
-    draw(skewed.counts, skewed.classes, "digits, split dirichlet, alpha 0.1, 20 clients", DOCS / "split.svg")
+    draw(skewed.counts, skewed.classes, "digits, split dirichlet, alpha 0.1, 20 clients", DOCS / "split")
+    page_picture()
+    put_tables(DOCS.parent / "README.md")
 
 
-def matching_curves() -> None:
-    """FA, FA+WD and FA+RM on one-class clients, from the logs in results/."""
-    results = DOCS.parent / "results"
+def put_tables(readme: Path) -> None:
+    """Between `<!-- table NAME -->` and `<!-- end -->`: results/tables/NAME.md without its heading."""
 
-    def runs(task: str, method: str) -> list[Path]:
-        return sorted(results.glob(f"{task}-non-iid-{method}-C1.0-s*"))
+    def table(found: re.Match[str]) -> str:
+        text = (DOCS.parent / "results" / "tables" / f"{found[1]}.md").read_text()
+        return f"<!-- table {found[1]} -->\n{text.split(chr(10) * 2, 1)[1]}<!-- end -->"
 
-    titles = {
-        "mnist": "MNIST, 5 steps a round, 3 seeds",
-        "cifar10": "CIFAR-10, 20 steps a round, 1 seed",
-        "kws16": "keywords, quarter width, 20 steps, 1 seed",
-    }
-    panels = {
-        title: {method: found for method in ("FA", "FA+WD", "FA+RM") if (found := runs(task, method))}
-        for task, title in titles.items()
-    }
-    curves.draw(panels, DOCS / "matching.svg")
+    readme.write_text(re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", table, readme.read_text(), flags=re.DOTALL))
 
 
-def evolution_curves() -> None:
-    """FA+AH on MNIST, three seeds: where the tuner's mean went."""
-    results = DOCS.parent / "results"
-    columns = {
-        f"MNIST, C = {fraction}": {
-            split: sorted(results.glob(f"mnist-{split}-FA+AH-C{fraction}-s*")) for split in ("iid", "non-iid")
-        }
-        for fraction in ("1.0", "0.5")
-    }
-    evolution.draw(columns, DOCS / "evolution.svg")
+def page_picture() -> None:
+    """The page that `make run` leaves, in a browser."""
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / "first-look"
+        cli.main(["compare", "--task", "digits", "--methods", "FA,FA+RM+AH", "--results", str(results)])
+        with sync_playwright() as play:
+            browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 1200, "height": 1500})
+            page.goto((results / "report.html").as_uri())
+            page.wait_for_selector("#loss svg")
+            page.screenshot(path=DOCS / "report.png")
+            browser.close()
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ class Federation:
     clients_report: bool = False  # L_t comes from the clients (the paper's second way)
     paired: bool = False  # they measure w_{t-1} as well, on the same examples
     guards: bool = True
+    min_replies: int = 1  # with fewer, a round is skipped
     buffers: frozenset[str] = frozenset()  # names in the model's state that are not trained
     data: Callable[[], Iterable[torch.Tensor]] = tuple  # what the clients hold here, to know it again after a resume
 
@@ -70,7 +71,7 @@ def run_round(fed: Federation, state: ServerState) -> tuple[ServerState, RoundLo
         mean = aggregate(state.params, clock.each("train", updates), hyper.server_lr, total, fed.buffers)  #  14
     with clock("evaluate"):
         measured = fed.loss(mean.params, mean.clients)  #                                               15
-    verdict = judge(state, mean.params, measured, len(mean.clients), fed.guards)  #                     16
+    verdict = judge(state, mean.params, measured, len(mean.clients), fed.guards, fed.min_replies)  #    16
     with clock("policy"):
         kept = psi if verdict.carried_out else fed.policy.drop(psi)
         psi_next = fed.policy.update(kept, verdict.reward)  #                                        17-18

@@ -20,7 +20,7 @@ from fedaccord.errors import SettingsError
 
 METHODS = ("FA", "FA+WD", "FA+RM", "FA+AH", "FA+RM+AH")
 GRID = "lr = 0.05..0.5/9 log; steps = 5..45/9"
-ENGINES = ("auto", "serial", "pool", "stacked", "ray")
+ENGINES = ("auto", "serial", "pool", "stacked", "ray", "flower")
 SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "natural")
 
 
@@ -117,6 +117,8 @@ class Settings:
     )
     workers: int | None = at_least(1, None, "Processes or threads that run clients (as many as usable cores).")
     address: str = setting("", "A Ray cluster's address, such as 10.0.0.1:6379 (engine = ray; empty: this machine).")
+    min_replies: int = at_least(1, 1, "Usable updates without which a round is skipped.")
+    deadline: float = above(0, 600.0, "Seconds that a round waits for its clients (a real federation).")
     device: str = setting("cpu", "Where to compute: cpu, cuda, cuda:1 ...")
     threads: int = setting(
         1, "Torch threads; another number may give other last bits.", lambda v: 1 <= v <= 1024, "1 to 1024"

@@ -82,6 +82,14 @@ class ClientUpdate:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A client of the cohort from which no update came: it said no, or did not answer in time."""
+
+    client: int
+    why: str
+
+
+@dataclass(frozen=True)
 class ServerState:
     """All that the server carries from round to round; a checkpoint is this and nothing else."""
 
@@ -138,7 +146,7 @@ class Policy(Protocol):
 class Engine(Protocol):
     """Who runs the clients: lines 6-13. Every engine gives the same answer."""
 
-    def train(self, order: Order) -> Iterator[ClientUpdate]:
+    def train(self, order: Order) -> Iterator[ClientUpdate | Refusal]:
         """The cohort's updates, in client order, each as soon as it and all before it are there."""
         ...
 

@@ -21,6 +21,7 @@ import json
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -195,8 +196,8 @@ def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
     packed = path / f"{ROUNDS}.gz"
     try:
         data = gzip.decompress(packed.read_bytes()) if packed.is_file() else (path / ROUNDS).read_bytes()
-    except OSError as error:
-        raise RunError(f"{path / ROUNDS}: {error.strerror}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise RunError(f"{path / ROUNDS}: {getattr(error, 'strerror', None) or f'damaged: {error}'}") from None
     for number, line in enumerate(data.split(b"\n")[:-1], 1):
         try:
             yield json.loads(line)
@@ -234,17 +235,24 @@ def free_name(root: Path, settings: Settings) -> Path:
 
 
 def fingerprint(settings: Settings, params: Params, data: Iterable[torch.Tensor]) -> str:
-    """Of all that a resumed run must share with its beginning: settings, model, data.
-
-    Rounds may be raised, and the engine be changed for another that gives the same bits.
-    """
-    free: dict[str, Any] = {"rounds": 1, "workers": None, "address": "", "tensorboard": False, "mlflow": False}
-    bits = "stacked" if settings.engine == "stacked" else "serial"
-    digest = hashlib.sha256(config.to_toml(dataclasses.replace(settings, **free, engine=bits)).encode())
+    """Of all that a resumed run must share with its beginning: settings, model, data."""
+    digest = hashlib.sha256(settings_text(settings).encode())
     digest.update(repr([(name, str(value.dtype), tuple(value.shape)) for name, value in params.items()]).encode())
     for tensor in data:
         update(digest, tensor)
     return digest.hexdigest()
+
+
+FREE: dict[str, Any] = {
+    "rounds": 1, "workers": None, "address": "", "deadline": 1.0, "tensorboard": False, "mlflow": False
+}  # fmt: skip
+"""Settings that a resumed run may have otherwise."""
+
+
+def settings_text(settings: Settings) -> str:
+    """What makes a run this run and no other. The engine may be changed for another that gives the same bits."""
+    bits = "stacked" if settings.engine == "stacked" else "serial"
+    return config.to_toml(dataclasses.replace(settings, **FREE, engine=bits))
 
 
 def params_sha256(params: Params) -> str:

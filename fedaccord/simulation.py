@@ -30,7 +30,7 @@ from fedaccord.errors import DataError, FedAccordError, SettingsError
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.policy.reinforce import Reinforce
 from fedaccord.policy.schedule import FixedSchedule, Replay
-from fedaccord.records import ClientData, Examples, Hyper, Params, Policy, Prepare, Yardstick
+from fedaccord.records import ClientData, Engine, Examples, Hyper, Params, Policy, Prepare, Yardstick
 from fedaccord.runs import read_rounds
 from fedaccord.seeds import global_seed, numpy_generator
 from fedaccord.server.evaluate import ClientLosses, Judge
@@ -58,6 +58,26 @@ class Simulation:
 
 def from_task(task: Task, settings: Settings) -> Simulation:
     """Load the task's data, divide it as the settings say, and put everything together."""
+    parts = parts_of(task, settings)
+    simulation = simulation_of(parts.settings, parts.model, parts.clients, parts.validation, parts.test, parts.prepare)
+    return replace(simulation, counts=parts.counts, classes=parts.classes)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A task with its data divided: what the server has, and what each client has."""
+
+    settings: Settings  # nothing left open
+    model: nn.Module  # holds w_1
+    prepare: Prepare
+    clients: list[ClientData]
+    validation: Examples | None
+    test: Examples
+    counts: np.ndarray
+    classes: tuple[str, ...]
+
+
+def parts_of(task: Task, settings: Settings) -> Parts:
     data = task.data()
     settings = resolve(task, settings, data)
     prepare = task.prepare
@@ -77,8 +97,7 @@ def from_task(task: Task, settings: Settings) -> Simulation:
     assert settings.clients is not None  # resolved
     clients = by_owner(train, owner, settings.clients)
     counts = partition.counts(owner, train.targets.numpy(), settings.clients, len(data.classes))
-    simulation = simulation_of(settings, model, clients, validation, test, prepare)
-    return replace(simulation, counts=counts, classes=data.classes)
+    return Parts(settings, model, prepare, clients, validation, test, counts, data.classes)
 
 
 def floats(examples: Examples) -> int:
@@ -151,28 +170,66 @@ def simulation_of(
     prepare: Prepare,
 ) -> Simulation:
     """Model, data and settings -> Simulation. A method is a choice of objective and policy, nothing else."""
+    site = site_of(settings, model, clients, prepare, [part for part in (validation, test) if part is not None])
+    cohort = cohort_size(len(clients), settings.fraction)
+    engine = choose(settings.engine, site, hyper_of(settings), cohort, settings.workers, settings.address)
+    cores = 1 if engine.name == "serial" else settings.workers or usable_cores()
+    federation = federation_of(settings, model, engine.engine, len(clients), validation, test, prepare, cores)
+    federation = replace(
+        federation,
+        total_examples=sum(map(len, clients)),
+        data=lambda: (tensor for client in clients for tensor in (client.inputs, client.targets)),
+    )
+    return Simulation(replace(settings, engine=engine.name), federation, model, f"{engine.name}: {engine.why}")
+
+
+def site_of(
+    settings: Settings,
+    model: nn.Module,
+    clients: Sequence[ClientData],
+    prepare: Prepare,
+    others: Sequence[Examples] = (),
+) -> Site:
+    """What it takes to run these clients; the model is put in the form in which it runs best."""
     device = find_device(settings.device)
     model.to(device)
-    check_model(model, clients, [part for part in (validation, test) if part is not None], prepare, device)
+    check_model(model, clients, others, prepare, device)
     example = prepare(next(client.inputs[:2] for client in clients if len(client)).clone().to(device), None)
     lay_out(model, example)
-    data = [client.to(device) for client in clients]
-    hyper, policy, yardstick = hyper_of(settings), policy_of(settings), yardstick_of(settings)
-    objective = objective_of(settings, model, example)
-    site = Site(model, objective, data, prepare, yardstick, settings.seed, prepare is as_stored, settings.rm_store)
-    cohort = cohort_size(len(clients), settings.fraction)
-    engine = choose(settings.engine, site, hyper, cohort, settings.workers, settings.address)
-    cores = 1 if engine.name == "serial" else settings.workers or usable_cores()
+    return Site(
+        model,
+        objective_of(settings, model, example),
+        [client.to(device) for client in clients],
+        prepare,
+        yardstick_of(settings),
+        settings.seed,
+        prepare is as_stored,
+        settings.rm_store,
+    )
+
+
+def federation_of(
+    settings: Settings,
+    model: nn.Module,
+    engine: Engine,
+    clients: int,
+    validation: Examples | None,
+    test: Examples | None,
+    prepare: Prepare,
+    cores: int = 1,
+) -> Federation:
+    """The server's side: how a round's hyper-parameters are chosen, and how its result is judged."""
+    device = next(model.parameters()).device
     judge = None if test is None else Judge(model, test.to(device), prepare, workers=cores)
-    federation = Federation(
-        engine=engine.engine,
-        policy=policy,
+    return Federation(
+        engine=engine,
+        policy=policy_of(settings),
         loss=ClientLosses(robust=settings.reports == "median")
         if validation is None
-        else Judge(model, validation.to(device), prepare, yardstick, cores).loss,
+        else Judge(model, validation.to(device), prepare, yardstick_of(settings), cores).loss,
         accuracy=None if judge is None else judge.accuracy,
-        clients=len(clients),
-        total_examples=sum(map(len, clients)),
+        clients=clients,
+        total_examples=0,
         rounds=settings.rounds,
         fraction=settings.fraction,
         seed=settings.seed,
@@ -181,10 +238,9 @@ def simulation_of(
         clients_report=validation is None,
         paired=settings.paired and validation is None,
         guards=settings.guards,
-        data=lambda: (tensor for client in clients for tensor in (client.inputs, client.targets)),
+        min_replies=settings.min_replies,
         buffers=frozenset(model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()),
     )
-    return Simulation(replace(settings, engine=engine.name), federation, model, f"{engine.name}: {engine.why}")
 
 
 def check_model(

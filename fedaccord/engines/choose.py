@@ -39,6 +39,8 @@ def choose(wanted: str, site: Site, hyper: Hyper, cohort: int, workers: int | No
         except ImportError:
             raise SettingsError("engine = ray: needs Ray: pip install 'fedaccord[ray]'") from None
         return Choice("ray", RayEngine(site, workers, address), f"cluster at {address or 'this machine'}; {why}")
+    if wanted == "flower":
+        raise SettingsError("engine = flower: a real federation is run by `fedaccord federation`, see its --help")
     if wanted in ("pool", "stacked") and not on_cpu:
         raise SettingsError(f"engine = {wanted}: works on the CPU only; use engine = serial on a GPU")
     if wanted == "pool":

@@ -119,9 +119,10 @@ class Reinforce:
     def why(self, before: PolicyState, after: PolicyState) -> str:
         """One sentence on what moved, and the rounds that moved it."""
         if before["mu"] == after["mu"]:
-            return (
-                "nothing to learn from yet" if len(after["window"]) < 2 else "no change: all recent rounds paid alike"
-            )
+            if len(after["window"]) < 2:
+                return "nothing to learn from yet"
+            alike = len({entry["reward"] for entry in after["window"]}) == 1
+            return f"no change: {'all recent rounds paid alike' if alike else 'held at the edge of the grid'}"
         sentences = []
         for axis, old, new in zip(self.grid.axes, before["mu"], after["mu"], strict=True):
             if old == new:
@@ -143,7 +144,12 @@ def earned(rewards: list[float], where: str) -> str:
     if not rewards:
         return ""
     mean = sum(rewards) / len(rewards)
-    return f"{len(rewards)} {where} {'gained' if mean >= 0 else 'lost'} {abs(100 * mean):.2g} % each"
+    return f"{len(rewards)} {where} {'gained' if mean >= 0 else 'lost'} {brief(abs(100 * mean))} % each"
+
+
+def brief(value: float) -> str:
+    """Two figures, never in powers of ten: 0.0092, 4.1, 130."""
+    return f"{value:.0f}" if value >= 9.95 else f"{float(f'{value:.2g}'):f}".rstrip("0").rstrip(".")
 
 
 def bounded(A: np.ndarray) -> np.ndarray:

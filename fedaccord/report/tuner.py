@@ -76,14 +76,12 @@ def note(line: Mapping[str, Any], grid: HyperGrid, listed: bool) -> dict[str, An
 def curves(lines: Sequence[Mapping[str, Any]], grid: HyperGrid) -> dict[str, Any]:
     """mu in real units with one standard deviation to either side, the draws, rewards and baseline."""
     mu = np.array([line["policy"]["mu"] for line in lines])
-    sd = np.array([spread(np.array(line["policy"]["A"])) for line in lines])
+    sd = spread(np.array([line["policy"]["A"] for line in lines]))
     found: dict[str, Any] = {"rounds": [line["round"] for line in lines], "axes": []}
     for d, axis in enumerate(grid.axes):
-        # nothing outside the grid can be drawn, so the band ends where the grid does
-        ends = axis.points[0], axis.points[-1]
         edges = {"mean": mu[:, d], "low": mu[:, d] - sd[:, d], "high": mu[:, d] + sd[:, d]}
         found["axes"].append(
-            {name: [number(axis.value_at(z)) for z in np.clip(edge, *ends).tolist()] for name, edge in edges.items()}
+            {name: [number(value) for value in real(axis, edge)] for name, edge in edges.items()}
             | {"drawn": [number(line["hyper"].get(axis.name)) for line in lines]}
         )
     found["reward"] = [number(line.get("reward")) for line in lines]
@@ -92,9 +90,17 @@ def curves(lines: Sequence[Mapping[str, Any]], grid: HyperGrid) -> dict[str, Any
 
 
 def spread(A: np.ndarray) -> np.ndarray:
-    """The Gaussian's standard deviations in normalised units; A is the precision, the inverse of the covariance."""
-    deviations: np.ndarray = np.sqrt(np.diag(np.linalg.inv(A)) if A.ndim == 2 else 1 / A)
+    """Standard deviations in normalised units, (rounds, D); A is the precision, the inverse of the covariance."""
+    variances = np.diagonal(np.linalg.inv(A), axis1=1, axis2=2) if A.ndim == 3 else 1 / A
+    deviations: np.ndarray = np.sqrt(variances)
     return deviations
+
+
+def real(axis: Axis, points: np.ndarray) -> list[float]:
+    """Normalised points in the hyper-parameter's own units; past the grid, where nothing is drawn, its end."""
+    scaled = np.interp(points, axis.points, axis.scale(np.array(axis.values)))
+    values: list[float] = (np.exp(scaled) if axis.log else scaled).tolist()
+    return values
 
 
 def maps(lines: Sequence[Mapping[str, Any]], grid: HyperGrid) -> dict[str, Any]:
@@ -105,17 +111,14 @@ def maps(lines: Sequence[Mapping[str, Any]], grid: HyperGrid) -> dict[str, Any]:
     for line in lines:
         for table, pair in zip(tables, marginals(grid, line["policy"], pairs), strict=True):
             table.append([round(p, 5) for p in pair.T.ravel().tolist()])  # the second axis goes up, row by row
+    mu = np.array([line["policy"]["mu"] for line in lines])
+    steps = [np.interp(mu[:, d], axis.points, np.arange(len(axis.values))) for d, axis in enumerate(grid.axes)]
     return {
         "rounds": [line["round"] for line in lines],
         "pairs": [{"x": x, "y": y, "p": table} for (x, y), table in zip(pairs, tables, strict=True)],
-        "mu": [[place(a, m) for a, m in zip(grid.axes, line["policy"]["mu"], strict=True)] for line in lines],
+        "mu": np.stack(steps, axis=1).round(3).tolist(),
         "at": [[nearest(a, line["hyper"].get(a.name)) for a in grid.axes] for line in lines],
     }
-
-
-def place(axis: Axis, mu: float) -> float:
-    """Where mu lies, in grid steps from the axis' first value."""
-    return round(float(np.interp(mu, axis.points, np.arange(len(axis.values)))), 3)
 
 
 def nearest(axis: Axis, value: float | None) -> int | None:

@@ -19,10 +19,9 @@ NAMES = ("127.0.0.1", "localhost")  # what a browser on this machine may call it
 def serve(runs: Sequence[Path], port: int = 0, announce: Callable[[str], None] = print) -> None:
     """Until Ctrl-C. `announce` gets the page's address once it answers; port 0 takes a free one."""
     page(runs, live=True)  # what is wrong with the runs is better said now than in a browser
-    with make_server(runs, port) as server:
+    with contextlib.suppress(KeyboardInterrupt), make_server(runs, port) as server:
         announce(f"http://{ADDRESS}:{server.server_port}/")
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever(poll_interval=0.1)
+        server.serve_forever(poll_interval=0.1)
 
 
 def make_server(runs: Sequence[Path], port: int = 0) -> ThreadingHTTPServer:

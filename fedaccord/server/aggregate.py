@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedaccord.errors import UpdateRefused
-from fedaccord.records import ClientUpdate, Params
+from fedaccord.records import ClientUpdate, Params, Refusal
 
 MAX_EXAMPLES = 10**9
 """No single client holds more than this; a larger claim would let it outvote all others."""
@@ -24,7 +24,7 @@ class Aggregate:
 
 def aggregate(
     received: Params,
-    updates: Iterable[ClientUpdate],
+    updates: Iterable[ClientUpdate | Refusal],
     server_lr: float = 1.0,
     total_examples: int | None = None,
     buffers: frozenset[str] = frozenset(),
@@ -39,6 +39,9 @@ def aggregate(
     mean: Params | None = None
     seen, clients, refused = 0, [], []
     for update in updates:
+        if isinstance(update, Refusal):
+            refused.append({"client": update.client, "why": update.why})
+            continue
         try:
             norm = check(received, update)
         except UpdateRefused as error:

@@ -20,14 +20,17 @@ class Verdict:
     guard: str | None = None  # what was done that the paper does not do, in words
 
 
-def judge(state: ServerState, params: Params, measured: Measured, accepted: int, guards: bool) -> Verdict:
+def judge(
+    state: ServerState, params: Params, measured: Measured, accepted: int, guards: bool, minimum: int = 1
+) -> Verdict:
     """Line 16: r_t = (L_t - L_{t+1}) / L_t.
 
-    Guards: without a usable update the round is skipped. A model whose loss is not finite, or has more than doubled, is
-    thrown away, the one before it stays, and the reward is -1. A reward is clipped to [-1, 1].
+    Guards: with fewer than `minimum` usable updates the round is skipped. A model whose loss is not finite, or has more
+    than doubled, is thrown away, the one before it stays, and the reward is -1. A reward is clipped to [-1, 1].
     """
-    if accepted == 0:
-        return Verdict(state.params, state.loss, None, carried_out=False, guard="skipped: no usable update")
+    if accepted < max(1, minimum):
+        few = "no usable update" if accepted == 0 else f"{accepted} usable updates, at least {minimum} are wanted"
+        return Verdict(state.params, state.loss, None, carried_out=False, guard=f"skipped: {few}")
     loss, before = measured.loss, state.loss if measured.before is None else measured.before
     if loss is None or before is None:
         return Verdict(params, loss, None)

@@ -26,7 +26,7 @@ def line(t, **changes):
     policy = {"mu": [0.0, 0.001 * t], "A": [[4.0, 0.0], [0.0, 4.0]], "p": 0.2, "baseline": 0.01, "why": f"sentence {t}"}
     return {
         "round": t,
-        "hyper": {"lr": 0.1, "steps": 20},
+        "hyper": {"lr": (0.01, 0.1, 1.0)[t % 3], "steps": (10, 20, 30)[t // 3 % 3]},
         "cohort": [0, 1],
         "refused": [],
         "loss": 1 / t,
