@@ -1,4 +1,4 @@
-"""The command line: run, resume, compare, reproduce, report, watch, matching, bench, data."""
+"""The command line: run, resume, compare, reproduce, report, watch, federation, matching, bench, data."""
 
 import argparse
 import dataclasses
@@ -123,6 +123,8 @@ def make_parser() -> argparse.ArgumentParser:
     watch.add_argument("--port", type=int, default=0, help="(any free one)")
     watch.set_defaults(command=watch_command)
 
+    add_federation(commands)
+
     matching = commands.add_parser(
         "matching",
         help="show what representation matching does to a model",
@@ -170,6 +172,66 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     split.set_defaults(command=data_split)
     return parser
+
+
+def add_federation(commands: Any) -> None:
+    federation = commands.add_parser(
+        "federation", help="real clients, real processes, over Flower", description="A real federation over Flower."
+    ).add_subparsers(required=True, metavar="PART")
+    what = argparse.ArgumentParser(add_help=False)
+    what.add_argument("--task", help="as for run (digits)")
+    what.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings, the same for all")
+    what.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting")
+    reach = argparse.ArgumentParser(add_help=False)
+    reach.add_argument("--superlink", required=True, metavar="HOST:PORT", help="where the SuperLink is")
+    reach.add_argument(
+        "--root-certificates", type=Path, metavar="FILE", help="ca.pem of whoever signed its certificate"
+    )
+    reach.add_argument("--insecure", action="store_true", help="plaintext, for tests only")
+
+    up = federation.add_parser(
+        "up", parents=[what], help="a whole federation on this machine, for a first try",
+        description="Make keys, start SuperLink, nodes and server as processes on loopback, with TLS and node "
+        "authentication, run, and end all of it. Run it again to go on where it was.",
+    )  # fmt: skip
+    up.add_argument("--nodes", type=int, default=3, help="clients (3)")
+    up.add_argument("--folder", type=Path, help="keys, run folder and logs (runs/federation-TASK)")
+    up.add_argument("--insecure", action="store_true", help="without TLS and node authentication")
+    up.add_argument("--json", action="store_true", help="one JSON line a round, and one at the end")
+    up.set_defaults(command=federation_up)
+
+    server = federation.add_parser("server", parents=[what, reach], help="the server: rounds, checkpoints, live view")
+    server.add_argument(
+        "--run", type=Path, required=True, metavar="FOLDER", help="the run folder; gone on with if there"
+    )
+    server.add_argument("--secret", type=Path, metavar="FILE", help="the SuperLink's --superexec-auth-secret-file")
+    server.add_argument("--json", action="store_true", help="one JSON line a round, and one at the end")
+    server.set_defaults(command=federation_server)
+
+    node = federation.add_parser("node", parents=[what, reach], help="one client, with its data and its own limits")
+    node.add_argument("--client", type=int, required=True, help="its number, from 0 on")
+    node.add_argument("--key", type=Path, metavar="FILE", help="its private key")
+    node.add_argument(
+        "--private", type=Path, required=True, metavar="FOLDER", help="where theta_i is kept, on its disk"
+    )
+    node.add_argument("--max-steps", type=int, default=1000, help="SGD iterations a round at most (1000)")
+    node.add_argument("--min-lr", type=float, default=1e-6, help="smallest learning rate (1e-6)")
+    node.add_argument("--max-lr", type=float, default=2.0, help="largest learning rate (2.0)")
+    node.add_argument("--patience", type=float, metavar="SECONDS", help="give up after so long without a SuperLink")
+    node.set_defaults(command=federation_node)
+
+    certificates = federation.add_parser(
+        "certificates", help="make an authority, the SuperLink's certificate, a secret"
+    )
+    certificates.add_argument("folder", type=Path)
+    certificates.add_argument(
+        "--host", action="append", required=True, help="name or address of the SuperLink; may repeat"
+    )
+    certificates.add_argument("--days", type=int, default=365, help="how long they are good (365)")
+    certificates.set_defaults(command=federation_certificates)
+    key = federation.add_parser("key", help="make a node's key pair")
+    key.add_argument("file", type=Path, help="the private key; FILE.pub is for the SuperLink")
+    key.set_defaults(command=federation_key)
 
 
 def add_settings(group: Any, names: Sequence[str] = tuple(FIELDS)) -> None:
@@ -237,6 +299,8 @@ def resume_command(options: argparse.Namespace) -> int:
 
     with RunFolder(options.run) as folder:
         settings = folder.settings()
+        if settings.engine == "flower":
+            raise RunError(f"{options.run}: is a real federation's; start its parts again and it goes on")
         if settings.task == "python":
             raise RunError(f"{options.run}: was started by federate(); call it again with folder={str(options.run)!r}")
         say(options, f"task {settings.task}, method {settings.method}: loading the data")
@@ -246,16 +310,22 @@ def resume_command(options: argparse.Namespace) -> int:
 
 def carry_on(options: argparse.Namespace, simulation: Any, folder: Any) -> int:
     """Drive the run and say how it ended."""
-    from fedaccord.live import choose, figures
-    from fedaccord.runs import log_sha256, params_sha256
+    from fedaccord.live import choose
     from fedaccord.session import drive
 
     began = time.monotonic()
     outcome = drive(simulation, folder, choose(simulation, options.json))
+    return tell(options, outcome, folder.path, began, f"fedaccord resume {folder.path}")
+
+
+def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, how_to_go_on: str) -> int:
+    from fedaccord.live import figures
+    from fedaccord.runs import log_sha256, params_sha256
+
     rounds = [dataclasses.asdict(log) for log in outcome.rounds]
     accuracy = next((log.accuracy for log in reversed(outcome.rounds) if log.accuracy is not None), None)
     summary: dict[str, Any] = {
-        "run": str(folder.path),
+        "run": str(folder),
         "rounds": outcome.state.round,
         "loss": outcome.state.loss,
         "accuracy": accuracy,
@@ -269,9 +339,9 @@ def carry_on(options: argparse.Namespace, simulation: Any, folder: Any) -> int:
         return STOPPED if outcome.stopped else 0
     print(f"after round {outcome.state.round}: {figures(outcome.state.loss, accuracy)}  ({summary['seconds']} s)")
     print(f"parameters  sha256 {summary['params_sha256'][:16]}  log sha256 {summary['log_sha256'][:16]}")
-    print(f"run folder  {folder.path}")
+    print(f"run folder  {folder}")
     if outcome.stopped:
-        print(f"stopped after round {outcome.state.round}; go on with: fedaccord resume {folder.path}")
+        print(f"stopped after round {outcome.state.round}; go on with: {how_to_go_on}")
         return STOPPED
     return 0
 
@@ -352,6 +422,97 @@ def watch_command(options: argparse.Namespace) -> int:
 
     serve(options.runs, options.port, print)
     return 0
+
+
+def federation_up(options: argparse.Namespace) -> int:
+    from fedaccord import federation
+    from fedaccord.files import write_durably
+
+    need_flower()
+    if options.nodes < 1:
+        raise SettingsError(f"--nodes {options.nodes}: expected 1 or more")
+    _, settings = settings_of(options)
+    typed = (config.read_toml(options.config) if options.config else {}) | given(options)
+    # one class a client would want ten of them: a few clients share the classes unevenly
+    few = {} if "split" in typed else {"split": "dirichlet", "alpha": 0.3}
+    settings = config.make(dataclasses.asdict(settings), few, {"clients": options.nodes})
+    folder = options.folder or Path("runs") / f"federation-{Path(settings.task.replace(':', '-')).name}"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_durably(folder / "settings.toml", config.to_toml(settings).encode())
+    local = federation.LocalFederation(folder, folder / "settings.toml", options.nodes, options.insecure, options.json)
+    say(options, f"{options.nodes} nodes, SuperLink at {local.address}, {'PLAINTEXT' if options.insecure else 'TLS'}; "
+        f"everything is in {folder}")  # fmt: skip
+    return local.run()
+
+
+def federation_server(options: argparse.Namespace) -> int:
+    from fedaccord import federation
+    from fedaccord.live import choose
+
+    need_flower()
+    from fedaccord.engines.flower import Link, open_grid
+
+    task, settings = settings_of(options)
+    secret = options.secret.read_bytes() if options.secret else None
+    began = time.monotonic()
+    with open_grid(Link(options.superlink, root_certificates(options), secret=secret)) as grid:
+        outcome = federation.serve_task(task, settings, grid, options.run, lambda made: choose(made, options.json))
+    return tell(options, outcome, options.run, began, "run the same command again")
+
+
+def federation_node(options: argparse.Namespace) -> int:
+    from fedaccord import federation
+
+    need_flower()
+    from fedaccord.engines.flower import Limits, Link, run_node
+
+    task, settings = settings_of(options)
+    link = Link(options.superlink, root_certificates(options), options.key)
+    limits = Limits(options.max_steps, options.min_lr, options.max_lr)
+    member = federation.member_of_task(task, settings, options.client, options.private, limits)
+    run_node(link, member, progress, options.patience)
+    return 0
+
+
+def federation_certificates(options: argparse.Namespace) -> int:
+    from fedaccord.federation import make_authority
+
+    need_flower()
+    if (options.folder / "ca.key").exists():
+        raise RunError(f"{options.folder}: has an authority already; it is never overwritten")
+    make_authority(options.folder, options.host, options.days)
+    print(f"{options.folder}: ca.pem is for all; ca.key, server.pem, server.key and secret stay with the SuperLink")
+    return 0
+
+
+def federation_key(options: argparse.Namespace) -> int:
+    from fedaccord.federation import make_node_key
+
+    need_flower()
+    make_node_key(options.file)
+    print(f"{options.file} stays on this machine; register {options.file}.pub at the SuperLink")
+    return 0
+
+
+def root_certificates(options: argparse.Namespace) -> bytes | None:
+    if options.insecure:
+        return None
+    if options.root_certificates is None:
+        raise SettingsError("--root-certificates FILE is needed; plaintext must be asked for with --insecure")
+    try:
+        found: bytes = options.root_certificates.read_bytes()
+        return found
+    except OSError as error:
+        raise SettingsError(f"{options.root_certificates}: {error.strerror}") from None
+
+
+def need_flower() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("flwr") is None:
+        raise SettingsError("a federation needs Flower: pip install 'fedaccord[flower]'")
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 
 def say(options: argparse.Namespace, text: str) -> None:

@@ -255,6 +255,11 @@ def settings_text(settings: Settings) -> str:
     return config.to_toml(dataclasses.replace(settings, **FREE, engine=bits))
 
 
+def experiment_of(settings: Settings) -> str:
+    """What server and clients of a federation must agree on, as a short name."""
+    return hashlib.sha256(settings_text(settings).encode()).hexdigest()[:16]
+
+
 def params_sha256(params: Params) -> str:
     """One hash over names, types, shapes and bytes, in the order of the names."""
     digest = hashlib.sha256()

@@ -1,0 +1,561 @@
+"""A real federation over Flower: the only file that imports flwr.
+
+    FlowerEngine   the server's end: an Engine over Flower's grid
+    Member         a client's end: its data, its limits, theta_i on its own disk
+    server_app, client_app   both as Flower apps, for the stock flower-superlink, flower-supernode and flwr run
+    open_grid, run_node      both as processes of our own: no code travels, torch is loaded once
+
+One message goes down and one comes back for each client and round. A message is one record: a few numbers, and the
+model as safetensors bytes (exact, any dtype). Every object of a message is a request of its own: one is fastest.
+"""
+
+import contextlib
+import copy
+import ctypes
+import hashlib
+import math
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import flwr.supercore.inflatable.inflatable_utils as inflatable
+import httpx
+import safetensors.torch
+import torch
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.serverapp import Grid, ServerApp
+from safetensors import SafetensorError
+
+from fedaccord.client.store import PrivateStore
+from fedaccord.client.training import Site, train
+from fedaccord.errors import EngineError, UpdateRefused
+from fedaccord.records import ClientUpdate, Hyper, Order, Params, Refusal
+
+RECORD = "fedaccord"
+POLL = 0.1
+"""Seconds between two looks for messages."""
+RESEND = 5.0
+"""Seconds after which a client that did not answer is sent its order again; twice as long after each time."""
+LIFE = 3600.0
+"""Seconds after which Flower drops a message."""
+
+# flwr waits a whole second when it sees a message before all of its parts; they are there within milliseconds
+assert inflatable.pull_objects.__kwdefaults__ is not None
+inflatable.pull_objects.__kwdefaults__["initial_backoff"] = 0.05
+
+
+# ---------------------------------------------------------------- what travels
+
+
+def packed(params: Params) -> bytes:
+    return safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in params.items()})
+
+
+def unpacked(data: bytes) -> Params:
+    params: Params = safetensors.torch.load(data)
+    return params
+
+
+def order_record(order: Order, experiment: str, committed: int) -> ConfigRecord:
+    """The same for every client of the cohort: nothing in it says who it is for."""
+    record = ConfigRecord(
+        {
+            "round": order.round,
+            "committed": committed,
+            "experiment": experiment,
+            "report_loss": order.report_loss,
+            "params": packed(order.params),
+            **asdict(order.hyper),
+        }
+    )
+    if order.previous is not None:
+        record["previous"] = packed(order.previous)
+    return record
+
+
+def read_order(record: Mapping[str, Any]) -> Order:
+    """What a client takes from a message; anything odd is refused with a sentence."""
+    try:
+        values = {item.name: record[item.name] for item in fields(Hyper)}
+        for item in fields(Hyper):
+            if type(values[item.name]) is not (int if item.type in (int, "int") else float):
+                raise UpdateRefused(f"{item.name} = {values[item.name]!r} is of the wrong type")
+        previous = unpacked(record["previous"]) if "previous" in record else None
+        order = Order(
+            record["round"], (), unpacked(record["params"]), Hyper(**values), bool(record["report_loss"]), previous
+        )
+    except KeyError as error:
+        raise UpdateRefused(f"the message has no {error}") from None
+    except (SafetensorError, TypeError) as error:
+        raise UpdateRefused(f"the message cannot be read: {error}") from None
+    if type(order.round) is not int or order.round < 1:
+        raise UpdateRefused(f"round {order.round!r}")
+    return order
+
+
+def update_record(update: ClientUpdate) -> ConfigRecord:
+    record = ConfigRecord({"examples": update.examples, "loss": float(update.loss), "params": packed(update.params)})
+    for name in ("received_loss", "previous_loss"):
+        if getattr(update, name) is not None:
+            record[name] = float(getattr(update, name))
+    return record
+
+
+def read_update(client: int, record: Mapping[str, Any]) -> ClientUpdate | Refusal:
+    """What the server takes from a reply. It is checked once more, like any engine's, before it enters the mean."""
+    try:
+        if "why" in record:
+            return Refusal(client, f"the client said no: {str(record['why'])[:200]}")
+        reports = [record.get(name) for name in ("received_loss", "previous_loss")]
+        if any(value is not None and not isinstance(value, float) for value in reports):
+            raise TypeError("a loss is not a number")
+        return ClientUpdate(client, unpacked(record["params"]), record["examples"], float(record["loss"]), *reports)
+    except (KeyError, TypeError, ValueError, SafetensorError) as error:
+        return Refusal(client, f"the reply cannot be read: {error!r}"[:200])
+
+
+# ---------------------------------------------------------------- the server's end
+
+
+class FlowerEngine:
+    """Sends the cohort its order and takes what comes back before the deadline.
+
+    A client is known by its own number, whatever node it sits on. An order that got lost with a process is sent again:
+    a client that has done the round already answers from memory, another starts from the theta_i of before it.
+    """
+
+    def __init__(self, grid: Grid, experiment: str, deadline: float):
+        self.grid, self.experiment, self.deadline = grid, experiment, deadline
+        self.nodes: dict[int, int] = {}  # client -> node
+        self.asked: dict[str, int] = {}  # roll-call messages that wait for an answer
+        self.absent: set[int] = set()  # who did not answer in its last round
+        self.committed = 0
+        self.online: set[int] = set()
+
+    def train(self, order: Order) -> Iterator[ClientUpdate | Refusal]:
+        end = time.monotonic() + self.deadline
+        record = order_record(order, self.experiment, self.committed)
+        sent: dict[str, int] = {}
+        due = dict.fromkeys(order.cohort, 0.0)  # client -> when to send (again)
+        pause = dict.fromkeys(order.cohort, RESEND)
+        done: dict[int, ClientUpdate | Refusal] = {}
+        waiting = list(order.cohort)
+        look = 0.0
+        while waiting:
+            now = time.monotonic()
+            if now >= look:
+                look = now + 1.0
+                self.online = set(self.grid.get_node_ids())
+            missing = [client for client in waiting if client not in done]
+            if any(client not in self.nodes for client in missing):
+                self.call_roll()
+            ready = [client for client in missing if now >= due[client] and self.nodes.get(client) in self.online]
+            for client, number in zip(
+                ready, self.send([self.nodes[c] for c in ready], record, order.round), strict=True
+            ):
+                sent[number] = client
+                due[client], pause[client] = now + pause[client], 2 * pause[client]
+            for reply in self.grid.pull_messages(list(sent)) if sent else ():
+                client = sent.pop(reply.metadata.reply_to_message_id)
+                if reply.has_error():  # its process died, or its node is gone: once more, soon
+                    due[client] = min(due[client], time.monotonic() + 1.0)
+                elif client not in done:
+                    done[client] = read_update(client, reply.content.config_records.get(RECORD, {}))
+                    self.absent.discard(client)
+            if now >= end or all(client in done or self.hopeless(client) for client in waiting):
+                for client in waiting:
+                    if client not in done:
+                        self.absent.add(client)
+                        done[client] = Refusal(client, "no reply in time" if now >= end else "not connected")
+            while waiting and waiting[0] in done:
+                yield done.pop(waiting.pop(0))
+            if waiting:
+                time.sleep(POLL)
+
+    def hopeless(self, client: int) -> bool:
+        """Who missed its last round and is still not connected is not waited for."""
+        return client in self.absent and self.nodes.get(client) not in self.online
+
+    def send(self, nodes: Sequence[int], record: ConfigRecord, round: int, kind: str = MessageType.TRAIN) -> list[str]:
+        messages = [
+            Message(RecordDict({RECORD: record}), dst_node_id=node, message_type=kind, ttl=LIFE, group_id=str(round))
+            for node in nodes
+        ]
+        return list(self.grid.push_messages(messages)) if messages else []
+
+    def call_roll(self) -> None:
+        """Ask every unknown node which client it is. The first to claim a number has it."""
+        unknown = [node for node in self.online if node not in {*self.nodes.values(), *self.asked.values()}]
+        self.asked |= zip(self.send(unknown, ConfigRecord({}), 0, MessageType.QUERY), unknown, strict=True)
+        for reply in self.grid.pull_messages(list(self.asked)) if self.asked else ():
+            node = self.asked.pop(reply.metadata.reply_to_message_id)
+            if not reply.has_error():
+                client = reply.content.config_records.get(RECORD, ConfigRecord()).get("client")
+                if type(client) is int:
+                    self.nodes.setdefault(client, node)
+
+    def open(self, folder: Path | None) -> None:
+        """What clients keep lies with them."""
+
+    def expect(self, newest: Mapping[int, int]) -> None: ...
+
+    def save(self) -> dict[int, int]:
+        return {}
+
+    def prune(self, committed: int) -> None:
+        """Named in the next message: the clients may forget what is older."""
+        self.committed = committed
+
+    def close(self) -> None: ...
+
+
+# ---------------------------------------------------------------- a client's end
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a client does at most, whoever asks."""
+
+    max_steps: int = 1000
+    min_lr: float = 1e-6
+    max_lr: float = 2.0
+    max_batch: int = 4096
+
+
+class Member:
+    """One client of a federation. `site` holds its data alone, under its number; `folder` is on its own disk."""
+
+    def __init__(self, client: int, site: Site, folder: Path, experiment: str, limits: Limits):
+        self.client, self.site, self.experiment, self.limits = client, site, experiment, limits
+        self.workspace = copy.deepcopy(site.model)
+        self.store = PrivateStore(folder / experiment, in_memory=False)
+        self.store.newest[client] = 0  # what is on disk from before may be forgotten too
+        self.last: tuple[str, ConfigRecord] | None = None  # the newest order that was carried out, and its answer
+
+    def answer(self, record: Mapping[str, Any]) -> ConfigRecord:
+        """An order -> the reply. Whatever is refused leaves theta_i as it was."""
+        try:
+            order = self.checked(record)
+        except UpdateRefused as error:
+            return ConfigRecord({"why": str(error)})
+        private = self.store.get(self.client, order.round)
+        update, kept = train(self.site, self.workspace, order, self.client, private)
+        if kept is not None:
+            self.store.put(self.client, order.round, kept)
+        self.store.prune(min(int(record["committed"]), order.round - 1))
+        return update_record(update)
+
+    def checked(self, record: Mapping[str, Any]) -> Order:
+        order, limits = read_order(record), self.limits
+        if record.get("experiment") != self.experiment:
+            raise UpdateRefused("the server runs another experiment: task, settings or version differ from mine")
+        if type(record.get("committed")) is not int:
+            raise UpdateRefused("the message does not name the last committed round")
+        hyper = order.hyper
+        if not 1 <= hyper.steps <= limits.max_steps:
+            raise UpdateRefused(f"steps = {hyper.steps}: I do 1 to {limits.max_steps}")
+        if not limits.min_lr <= hyper.lr <= limits.max_lr:
+            raise UpdateRefused(f"lr = {hyper.lr:g}: I take {limits.min_lr:g} to {limits.max_lr:g}")
+        if not 1 <= hyper.batch_size <= limits.max_batch:
+            raise UpdateRefused(f"batch_size = {hyper.batch_size}: I take 1 to {limits.max_batch}")
+        for name in ("momentum", "entropy_min", "entropy_weight", "wd_weight", "rm_weight"):
+            if not 0 <= getattr(hyper, name) < math.inf:
+                raise UpdateRefused(f"{name} = {getattr(hyper, name):g}: not a weight")
+        own = self.site.model.state_dict()
+        for params in (order.params, *([order.previous] if order.previous is not None else [])):
+            if params.keys() != own.keys():
+                raise UpdateRefused("the model's names are not mine")
+            for name, value in params.items():
+                if value.shape != own[name].shape or value.dtype != own[name].dtype:
+                    raise UpdateRefused(f"{name} has shape {tuple(value.shape)} and type {value.dtype}, not mine")
+                if value.is_floating_point() and not bool(value.isfinite().all()):
+                    raise UpdateRefused(f"{name} has a value that is not finite")
+        return order
+
+
+def respond(member: Member, message: Message) -> Message:
+    """Any message -> the reply to it."""
+    if message.metadata.message_type.startswith(MessageType.QUERY):
+        answer = ConfigRecord({"client": member.client})
+    else:
+        answer = member.answer(message.content.config_records.get(RECORD, {}))
+    return Message(RecordDict({RECORD: answer}), reply_to=message)
+
+
+# ---------------------------------------------------------------- as Flower apps
+
+
+def server_app(main: Callable[[Grid, Mapping[str, Any]], None]) -> ServerApp:
+    """`main` gets the grid and the run's configuration."""
+    app = ServerApp()
+
+    @app.main()
+    def start(grid: Grid, context: Context) -> None:
+        main(grid, context.run_config)
+
+    return app
+
+
+def client_app(make: Callable[[Mapping[str, Any]], Member]) -> ClientApp:
+    """`make` gets the node's configuration. Flower starts a process for every message: it is called in each."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        number = ConfigRecord({"client": int(context.node_config["client"])})
+        return Message(RecordDict({RECORD: number}), reply_to=message)
+
+    @app.train()
+    def train_(message: Message, context: Context) -> Message:
+        return respond(make(context.node_config), message)
+
+    return app
+
+
+# ---------------------------------------------------------------- as processes of our own
+
+
+@dataclass(frozen=True)
+class Link:
+    """How to reach the SuperLink."""
+
+    address: str
+    certificates: bytes | None  # of the authority that signed its certificate; None: plaintext
+    key: Path | None = None  # a node's private key
+    secret: bytes | None = None  # with which the server proves that runs are its to serve
+
+    @property
+    def insecure(self) -> bool:
+        return self.certificates is None
+
+
+@contextlib.contextmanager
+def open_grid(link: Link) -> Iterator[Grid]:
+    """Start a run of Flower's and serve it in this process: its output, its signals and its end are ours."""
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.common.serde import fab_to_proto, run_from_proto
+    from flwr.proto.control_pb2 import StartRunRequest
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.fab import Fab
+    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+    from flwr.supercore.retry import make_simple_http_retry_invoker
+    from flwr.supercore.runtime import RuntimeHttpClient
+    from flwr.supercore.task_identity import TaskIdentity
+    from flwr.superlink.grid import HttpGrid
+
+    where = (link.address, link.insecure, link.certificates)
+    with tempfile.TemporaryDirectory() as folder:  # Flower wants an app for a run; nobody ever runs this one
+        (Path(folder) / "pyproject.toml").write_text(EMPTY_APP)
+        fab = build_fab_from_disk(Path(folder))
+    try:
+        with ControlHttpClient.from_server_address(
+            *where, [RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
+        ) as control:
+            request = StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})))
+            run = control.StartRun(request).run_id
+        interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
+        if link.secret is not None:
+            protected = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+            interceptors.append(SuperExecAuthHttpInterceptor(master_secret=link.secret, protected_methods=protected))
+        client = RuntimeHttpClient.from_server_address(
+            *where, interceptors, retry_invoker=make_simple_http_retry_invoker()
+        )
+        wanted = AcquireTaskRequest(supported_task_types=["flwr-serverapp"])
+        while not ((got := client.AcquireTask(wanted)).HasField("task") and got.task.run_id == run):
+            time.sleep(POLL)  # those of runs that died come first
+        client.close()
+    except (httpx.HTTPError, OSError) as error:
+        raise EngineError(f"no SuperLink at {link.address}: {str(error).splitlines()[0]}") from None
+    grid = HttpGrid(*where, token=got.token)
+    heart = HeartbeatSender(make_task_heartbeat_fn_http(grid._runtime_client))
+    heart.start()
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = got.task.task_id, run, 1
+    grid.set_run(run_from_proto(grid._runtime_client.PullTaskInput(PullTaskInputRequest()).run))
+    how = SubStatus.FAILED
+    try:
+        yield grid
+        how = SubStatus.COMPLETED
+    except httpx.HTTPError as error:
+        raise EngineError(f"the SuperLink at {link.address} is gone: {str(error).splitlines()[0]}") from None
+    finally:
+        grid._retry_invoker.max_tries = 1
+        with contextlib.suppress(httpx.HTTPError):  # if it is gone it will find out by itself
+            grid._runtime_client.PushTaskOutput(PushTaskOutputRequest(sub_status=how, details=""))
+        heart.stop()
+        grid.close()
+
+
+EMPTY_APP = """
+[project]
+name = "fedaccord"
+version = "1.0.0"
+description = "Served by fedaccord itself"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedaccord"
+
+[tool.flwr.app.components]
+serverapp = "none:app"
+clientapp = "none:app"
+"""
+
+
+def run_node(link: Link, member: Member, say: Callable[[str], None], patience: float | None = None) -> None:
+    """Be a SuperNode for this client until SIGTERM. Code that a server sends is never fetched, let alone run.
+
+    Each order is carried out in a process forked for it, so that whatever happens there leaves this one in peace.
+    """
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_all_nested_objects,
+        get_object_tree,
+        iterate_object_tree,
+        no_object_id_recompute,
+    )
+    from flwr.supercore.run import RunNotRunningException
+    from flwr.supernode.fleet_http_connection import http_request_response
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    keys = key_pair(link)
+    note = None if link.key is None else Path(f"{link.key}.node")
+    if note is not None and note.exists():
+        sign_off(link, keys, int(note.read_text()))
+    torch.set_num_threads(1)
+    connection = http_request_response(
+        link.address, link.insecure, link.certificates, keys, max_retries=None, max_wait_time=patience
+    )
+    with connection as (node, receive, send, _, _, pull, push, confirm):
+        if note is not None:
+            note.write_text(str(node))
+        say(f"client {member.client} is connected as node {node}")
+        while True:
+            came = receive()
+            if came is None:
+                time.sleep(POLL)
+                continue
+            head, tree = came
+            run, number = head.metadata.run_id, head.metadata.message_id
+            try:
+                contents = inflatable.pull_objects(
+                    [part.object_id for part in iterate_object_tree(tree)], pull_object_fn=partial(pull, run)
+                )
+                confirm(run, number)
+                message: Any = inflatable.inflate_object_from_contents(number, contents)
+                message.metadata.__dict__["_message_id"] = number
+                begin = time.monotonic()
+                reply = in_a_child(member, message)
+                reply.metadata.__dict__["_message_id"] = reply.object_id
+                with no_object_id_recompute():
+                    wanted, session = send(reply, get_object_tree(reply), time.monotonic() - begin)
+                    inflatable.push_objects(
+                        get_all_nested_objects(reply),
+                        push_object_fn=partial(push, run, session),
+                        object_ids_to_push=wanted,
+                    )
+            except RunNotRunningException:
+                say("the run is over; its message is dropped")
+
+
+def in_a_child(member: Member, message: Message) -> Message:
+    """Carry out an order in a forked process. If that dies, the server is told at once and may send it again."""
+    if message.metadata.message_type.startswith(MessageType.QUERY):
+        return respond(member, message)
+    record = message.content.config_records.get(RECORD, ConfigRecord())
+    asked = hashlib.sha256(record.deflate()).hexdigest()
+    if member.last is not None and member.last[0] == asked:  # sent twice: the answer was slow, or lost
+        return Message(RecordDict({RECORD: member.last[1]}), reply_to=message)
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            die_with(parent)
+            os.close(reader)
+            answer = member.answer(record)
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(answer.deflate())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        data = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if status != 0:
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "the client's process died"), reply_to=message)
+    answer = ConfigRecord.inflate(data)
+    if "params" in answer:
+        member.last = asked, answer
+    return Message(RecordDict({RECORD: answer}), reply_to=message)
+
+
+def die_with(parent: int) -> None:
+    """A client's process must not outlive its node."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def key_pair(link: Link) -> Any:
+    """A node's key in the form that flwr wants; None if it has none."""
+    if link.key is None:
+        return None
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    try:
+        key = load_ssh_private_key(link.key.read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise EngineError(f"{link.key}: not a private key of a node: {error}") from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key, key.public_key()
+
+
+def sign_off(link: Link, keys: Any, node: int) -> None:
+    """After a kill the SuperLink believes the node online for a minute and lets nobody in; the key proves it is us."""
+    from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+    from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    interceptors: list[Any] = [
+        RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+        NodeAuthHttpInterceptor(*keys),
+    ]
+    client = FleetHttpClient.from_server_address(
+        link.address, link.insecure, link.certificates, interceptors=interceptors
+    )
+    with client, contextlib.suppress(httpx.HTTPError):  # it was not online
+        client.DeactivateNode(DeactivateNodeRequest(node_id=node))
+
+
+def register(link: Link, public_key: Path) -> None:
+    """Tell the SuperLink that the holder of this key may come in; it may know already."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+    from flwr.proto.control_pb2 import RegisterNodeRequest
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+    key: Any = load_ssh_public_key(public_key.read_bytes())
+    with ControlHttpClient.from_server_address(link.address, link.insecure, link.certificates, [version]) as control:
+        try:
+            control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key)))
+        except httpx.HTTPStatusError as error:
+            if "already in use" not in error.response.text:
+                raise EngineError(f"{public_key}: cannot be registered: {error.response.text[:200]}") from None

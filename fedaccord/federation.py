@@ -1,0 +1,367 @@
+"""A real federation: the server's process, a client's process, and all of it on one machine for a first try.
+
+What travels is in engines/flower.py. Here is who plays which part: keys and certificates, the processes of a local
+federation, and what happens when one of them dies.
+"""
+
+import contextlib
+import datetime
+import ipaddress
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fedaccord.config import Settings
+from fedaccord.errors import EngineError, RunError, SettingsError
+from fedaccord.files import write_durably
+from fedaccord.live import View
+from fedaccord.records import ClientData, Examples, Prepare
+from fedaccord.runs import SETTINGS, RunFolder, experiment_of
+from fedaccord.session import Outcome, drive
+from fedaccord.simulation import Simulation, federation_of, find_device, lay_out, parts_of, site_of
+from fedaccord.tasks import Task
+
+NOTHING = "needs Flower: pip install 'fedaccord[flower]'"
+
+
+# ---------------------------------------------------------------- the two parts
+
+
+def client_settings(settings: Settings) -> Settings:
+    """As both ends see them: a real federation has Flower for an engine."""
+    if settings.weighting == "population":
+        raise SettingsError("weighting = population: the server of a real federation does not know all clients' data")
+    return replace(settings, engine="flower", workers=None)
+
+
+def member_of(
+    settings: Settings, model: nn.Module, data: ClientData, client: int, folder: Path, prepare: Prepare, limits: Any
+) -> Any:
+    """A client's end. `model` must be built the same way everywhere; its first parameters come from the server."""
+    from fedaccord.engines.flower import Member
+
+    nobody = data[:0]
+    site = site_of(settings, model, [nobody] * client + [data], prepare)
+    return Member(client, site, folder, experiment_of(settings), limits)
+
+
+def serve(
+    grid: Any,
+    settings: Settings,
+    model: nn.Module,
+    clients: int,
+    validation: Examples | None,
+    test: Examples | None,
+    prepare: Prepare,
+    folder: Path,
+    choose_view: Callable[[Simulation], View | None] = lambda simulation: None,
+) -> Outcome:
+    """The server's end: run the rounds, or go on from the folder's last checkpoint."""
+    from fedaccord.engines.flower import FlowerEngine
+
+    model.to(find_device(settings.device))
+    examples = validation if validation is not None else test
+    if examples is not None:
+        lay_out(model, prepare(examples.inputs[:2].clone(), None))
+    engine = FlowerEngine(grid, experiment_of(settings), settings.deadline)
+    federation = federation_of(settings, model, engine, clients, validation, test, prepare)
+    simulation = Simulation(settings, federation, model, "flower: a real federation")
+    opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)
+    with opened as place:
+        return drive(simulation, place, choose_view(simulation))
+
+
+# ---------------------------------------------------------------- keys and certificates
+
+
+def make_authority(folder: Path, hosts: Sequence[str], days: int = 365) -> None:
+    """ca.pem (to give away), ca.key (to keep), server.pem and server.key for the SuperLink at these hosts."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    now = datetime.datetime.now(datetime.UTC)
+
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, text)])
+
+    def certificate(subject: str, key: Any, issuer_key: Any, is_authority: bool) -> x509.CertificateBuilder:
+        usage = dict.fromkeys(
+            ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
+             "decipher_only"), False
+        )  # fmt: skip
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name(subject))
+            .issuer_name(name("fedaccord authority"))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now + datetime.timedelta(days=min(0, days) - 1))
+            .not_valid_after(now + datetime.timedelta(days=days))
+            .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
+            .add_extension(
+                x509.KeyUsage(digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, **usage), True
+            )
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+        )
+
+    authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    own = certificate("fedaccord authority", authority, authority, True).sign(authority, hashes.SHA256())
+    names: list[x509.GeneralName] = []
+    for host in hosts:
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    signed = (
+        certificate("superlink", server, authority, False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(authority, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    for file, key in (("ca.key", authority), ("server.key", server)):
+        secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        write_durably(folder / file, secret, mode=0o600)
+    write_durably(folder / "ca.pem", own.public_bytes(pem))
+    write_durably(folder / "server.pem", signed.public_bytes(pem))
+    write_durably(folder / "secret", secrets.token_hex(32).encode(), mode=0o600)
+
+
+def make_node_key(path: Path) -> None:
+    """A node's private key, and beside it the public one (.pub), which the SuperLink is told."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    if path.exists():
+        raise RunError(f"{path}: exists already; a key is never overwritten")
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key = ec.generate_private_key(ec.SECP384R1())
+    openssh = serialization.PrivateFormat.OpenSSH
+    secret = key.private_bytes(serialization.Encoding.PEM, openssh, serialization.NoEncryption())
+    write_durably(path, secret, mode=0o600)
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    write_durably(path.with_name(f"{path.name}.pub"), public + b"\n")
+
+
+# ---------------------------------------------------------------- all on one machine
+
+
+@dataclass
+class Part:
+    """A process of the federation, and how to start it again."""
+
+    name: str
+    words: list[str]
+    process: "subprocess.Popen[bytes] | None" = None
+    deaths: int = 0
+
+
+class LocalFederation:
+    """SuperLink, nodes and server as separate processes on loopback; whoever dies is started again.
+
+    folder/keys, folder/run (the server's run folder), folder/node0 ... (each client's own), folder/*.log
+    """
+
+    MAX_DEATHS = 100
+
+    def __init__(self, folder: Path, settings_file: Path, nodes: int, insecure: bool = False, json: bool = False):
+        self.folder, self.nodes, self.insecure = folder, nodes, insecure
+        self.keys = folder / "keys"
+        for name in (folder, folder / "home"):
+            name.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not insecure and not (self.keys / "secret").exists():
+            make_authority(self.keys, ["localhost", "127.0.0.1"])
+        for node in range(nodes):
+            if not insecure and not (self.keys / f"node{node}").exists():
+                make_node_key(self.keys / f"node{node}")
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.registered = False
+        python = [sys.executable, "-m", "fedaccord.cli", "federation"]
+        reach = ["--superlink", self.address]
+        reach += ["--insecure"] if insecure else ["--root-certificates", str(self.keys / "ca.pem")]
+        common = ["--config", str(settings_file), *reach]
+        secret = [] if insecure else ["--secret", str(self.keys / "secret")]
+        self.link = Part("superlink", self.superlink_words())
+        self.members = [
+            Part(
+                f"node{node}",
+                [*python, "node", *common, "--client", str(node), "--private", str(folder / f"node{node}"),
+                 *([] if insecure else ["--key", str(self.keys / f"node{node}")])],
+            )
+            for node in range(nodes)
+        ]  # fmt: skip
+        self.server = Part(
+            "server", [*python, "server", *common, *secret, "--run", str(folder / "run"), *(["--json"] if json else [])]
+        )
+
+    def superlink_words(self) -> list[str]:
+        words = [
+            str(Path(sys.executable).with_name("flower-superlink")),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+        ]
+        words += ["--database", str(self.folder / "link.db"), "--disable-runtime-dependency-installation"]
+        words += ["--isolation", "process"]
+        if self.insecure:
+            return [*words, "--insecure"]
+        for flag, file in (("certfile", "server.pem"), ("keyfile", "server.key"), ("ca-certfile", "ca.pem")):
+            words += [f"--ssl-{flag}", str(self.keys / file)]
+        return [*words, "--enable-supernode-auth", "--superexec-auth-secret-file", str(self.keys / "secret")]
+
+    def parts(self) -> list[Part]:
+        return [self.link, *self.members, self.server]
+
+    def start(self, part: Part) -> None:
+        """The server speaks to the terminal, the others into a file each."""
+        env = {
+            **os.environ,
+            "FLWR_HOME": str(self.folder / "home" / part.name),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        with open(self.folder / f"{part.name}.log", "ab") as log:
+            part.process = subprocess.Popen(
+                part.words,
+                stdin=subprocess.DEVNULL,
+                stdout=None if part is self.server else log,
+                stderr=None if part is self.server else log,
+                env=env,
+                start_new_session=part is not self.server,  # Ctrl-C is for the server alone; it ends the rest
+                preexec_fn=die_with_parent,
+            )
+        if part is self.link:
+            self.wait_for_link()
+            if not self.insecure:
+                self.register()
+
+    def register(self) -> None:
+        from fedaccord.engines.flower import Link, register
+
+        link = Link(self.address, (self.keys / "ca.pem").read_bytes())
+        for node in range(self.nodes):
+            register(link, self.keys / f"node{node}.pub")
+
+    def wait_for_link(self) -> None:
+        assert self.link.process is not None
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            if self.link.process.poll() is not None:
+                break
+            with socket.socket() as knock:
+                if knock.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.05)
+        raise EngineError(f"the SuperLink did not start; see {self.folder / 'superlink.log'}")
+
+    def run(self) -> int:
+        """Until the server is done; its exit status. A part that dies is started again."""
+        with self.all_up() as asked:
+            while True:
+                for part in self.parts():
+                    assert part.process is not None
+                    status = part.process.poll()
+                    if status is None:
+                        continue
+                    if part is self.server and (status in (0, 2, 130) or asked()):
+                        return status
+                    part.deaths += 1
+                    if part.deaths > self.MAX_DEATHS:
+                        raise EngineError(f"{part.name} died {part.deaths} times; see {self.folder / part.name}.log")
+                    self.start(part)
+                time.sleep(0.1)
+
+    @contextlib.contextmanager
+    def all_up(self) -> Iterator[Callable[[], bool]]:
+        """Everything started; everything ended in the end. Gives whether a person asked to stop."""
+        stop = False
+
+        def handle(number: int, frame: Any) -> None:
+            nonlocal stop
+            stop = True
+            if number == signal.SIGTERM and self.server.process is not None:
+                self.server.process.terminate()  # Ctrl-C reaches it by itself
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            for part in self.parts():
+                self.start(part)
+            yield lambda: stop
+        finally:
+            self.end()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def end(self) -> None:
+        """Ask the nodes first, so that they sign off, then the SuperLink; whoever does not listen is killed."""
+        for part in (self.server, *self.members, self.link):
+            if part.process is not None and part.process.poll() is None:
+                part.process.terminate()
+        for part in self.parts():
+            if part.process is not None:
+                try:
+                    part.process.wait(15)
+                except subprocess.TimeoutExpired:
+                    part.process.kill()
+                    part.process.wait()
+
+
+def die_with_parent() -> None:
+    """No process of a local federation outlives the one that started it, however that ended."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+# ---------------------------------------------------------------- named tasks
+
+
+def member_of_task(task: Task, settings: Settings, client: int, folder: Path, limits: Any) -> Any:
+    """A client of a named task. Everybody divides the data alike and takes only what is theirs."""
+    parts = parts_of(task, settings)
+    assert parts.settings.clients is not None
+    if not 0 <= client < parts.settings.clients:
+        raise SettingsError(f"--client {client}: there are 0 to {parts.settings.clients - 1}")
+    resolved = client_settings(parts.settings)
+    return member_of(resolved, parts.model, parts.clients[client], client, folder, parts.prepare, limits)
+
+
+def serve_task(task: Task, settings: Settings, grid: Any, folder: Path, choose_view: Callable[..., Any]) -> Outcome:
+    """The server of a named task: it keeps the server's set and the test set, and lets the rest go."""
+    parts = parts_of(task, settings)
+    assert parts.settings.clients is not None
+    return serve(
+        grid,
+        client_settings(parts.settings),
+        parts.model,
+        parts.settings.clients,
+        parts.validation,
+        parts.test,
+        parts.prepare,
+        folder,
+        choose_view,
+    )
