@@ -5,6 +5,7 @@ federation, and what happens when one of them dies.
 """
 
 import contextlib
+import ctypes
 import datetime
 import ipaddress
 import os
@@ -22,11 +23,13 @@ from typing import Any
 from torch import nn
 
 from fedaccord.config import Settings
+from fedaccord.data.prepare import as_stored
 from fedaccord.errors import EngineError, RunError, SettingsError
 from fedaccord.files import write_durably
-from fedaccord.live import View
+from fedaccord.live import LineView, View
 from fedaccord.records import ClientData, Examples, Prepare
 from fedaccord.runs import SETTINGS, RunFolder, experiment_of
+from fedaccord.seeds import global_seed
 from fedaccord.session import Outcome, drive
 from fedaccord.simulation import Simulation, federation_of, find_device, lay_out, parts_of, site_of
 from fedaccord.tasks import Task
@@ -79,6 +82,40 @@ def serve(
     opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)
     with opened as place:
         return drive(simulation, place, choose_view(simulation))
+
+
+def first_model(settings: Settings, build: Callable[[], nn.Module]) -> nn.Module:
+    """The same first parameters wherever it is built."""
+    with global_seed(settings.seed, "init"):
+        return build()
+
+
+def member_of_mine(
+    settings: Settings,
+    build: Callable[[], nn.Module],
+    data: ClientData,
+    client: int,
+    folder: Path,
+    limits: Any,
+    prepare: Prepare = as_stored,
+) -> Any:
+    """A client of your own task: `build` makes the model, `data` is what this client has."""
+    return member_of(client_settings(settings), first_model(settings, build), data, client, folder, prepare, limits)
+
+
+def serve_mine(
+    grid: Any,
+    settings: Settings,
+    build: Callable[[], nn.Module],
+    clients: int,
+    validation: Examples | None,
+    test: Examples | None,
+    folder: Path,
+    prepare: Prepare = as_stored,
+) -> Outcome:
+    """The server of your own task. It prints a line every few seconds."""
+    settings, model = client_settings(settings), first_model(settings, build)
+    return serve(grid, settings, model, clients, validation, test, prepare, folder, LineView)
 
 
 # ---------------------------------------------------------------- keys and certificates
@@ -323,11 +360,9 @@ class LocalFederation:
 
 
 def die_with_parent() -> None:
-    """No process of a local federation outlives the one that started it, however that ended."""
+    """No process of a local federation outlives the one that started it, however that ended; any may be killed."""
     if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def free_port() -> int:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,16 @@ RECORD = "fedaccord"
 POLL = 0.1
 """Seconds between two looks for messages."""
 RESEND = 5.0
-"""Seconds after which a client that did not answer is sent its order again; twice as long after each time."""
+"""A client that did not answer is sent its order again after so many seconds, or after three times what the slowest took
+in the round before if that is longer; each time after twice as long."""
+FIRST = 60.0
+"""The same, before anybody has answered."""
 LIFE = 3600.0
 """Seconds after which Flower drops a message."""
 
-# flwr waits a whole second when it sees a message before all of its parts; they are there within milliseconds
+# flwr waits 1 to 10 s when it sees a message before all of its parts; they are there within milliseconds
 assert inflatable.pull_objects.__kwdefaults__ is not None
-inflatable.pull_objects.__kwdefaults__["initial_backoff"] = 0.05
+inflatable.pull_objects.__kwdefaults__.update(initial_backoff=0.05, backoff_cap=1.0)
 
 
 # ---------------------------------------------------------------- what travels
@@ -73,8 +76,8 @@ def order_record(order: Order, experiment: str, committed: int) -> ConfigRecord:
             "committed": committed,
             "experiment": experiment,
             "report_loss": order.report_loss,
+            "hyper": [float(value) for value in astuple(order.hyper)],  # in the order of Hyper's fields
             "params": packed(order.params),
-            **asdict(order.hyper),
         }
     )
     if order.previous is not None:
@@ -85,17 +88,18 @@ def order_record(order: Order, experiment: str, committed: int) -> ConfigRecord:
 def read_order(record: Mapping[str, Any]) -> Order:
     """What a client takes from a message; anything odd is refused with a sentence."""
     try:
-        values = {item.name: record[item.name] for item in fields(Hyper)}
-        for item in fields(Hyper):
-            if type(values[item.name]) is not (int if item.type in (int, "int") else float):
-                raise UpdateRefused(f"{item.name} = {values[item.name]!r} is of the wrong type")
+        values: dict[str, Any] = {}
+        for item, value in zip(fields(Hyper), record["hyper"], strict=True):
+            if type(value) is not float or (item.type is int and not value.is_integer()):
+                raise UpdateRefused(f"{item.name} = {value!r} is of the wrong type")
+            values[item.name] = int(value) if item.type is int else value
         previous = unpacked(record["previous"]) if "previous" in record else None
         order = Order(
             record["round"], (), unpacked(record["params"]), Hyper(**values), bool(record["report_loss"]), previous
         )
     except KeyError as error:
         raise UpdateRefused(f"the message has no {error}") from None
-    except (SafetensorError, TypeError) as error:
+    except (SafetensorError, TypeError, ValueError) as error:
         raise UpdateRefused(f"the message cannot be read: {error}") from None
     if type(order.round) is not int or order.round < 1:
         raise UpdateRefused(f"round {order.round!r}")
@@ -140,13 +144,15 @@ class FlowerEngine:
         self.absent: set[int] = set()  # who did not answer in its last round
         self.committed = 0
         self.online: set[int] = set()
+        self.pause = FIRST
 
     def train(self, order: Order) -> Iterator[ClientUpdate | Refusal]:
-        end = time.monotonic() + self.deadline
+        begin, slowest = time.monotonic(), 0.0
+        end = begin + self.deadline
         record = order_record(order, self.experiment, self.committed)
         sent: dict[str, int] = {}
         due = dict.fromkeys(order.cohort, 0.0)  # client -> when to send (again)
-        pause = dict.fromkeys(order.cohort, RESEND)
+        pause = dict.fromkeys(order.cohort, self.pause)
         done: dict[int, ClientUpdate | Refusal] = {}
         waiting = list(order.cohort)
         look = 0.0
@@ -171,6 +177,7 @@ class FlowerEngine:
                 elif client not in done:
                     done[client] = read_update(client, reply.content.config_records.get(RECORD, {}))
                     self.absent.discard(client)
+                    slowest = time.monotonic() - begin
             if now >= end or all(client in done or self.hopeless(client) for client in waiting):
                 for client in waiting:
                     if client not in done:
@@ -180,6 +187,7 @@ class FlowerEngine:
                 yield done.pop(waiting.pop(0))
             if waiting:
                 time.sleep(POLL)
+        self.pause = max(RESEND, 3 * slowest) if slowest else self.pause
 
     def hopeless(self, client: int) -> bool:
         """Who missed its last round and is still not connected is not waited for."""
@@ -464,8 +472,8 @@ def run_node(link: Link, member: Member, say: Callable[[str], None], patience: f
                         push_object_fn=partial(push, run, session),
                         object_ids_to_push=wanted,
                     )
-            except RunNotRunningException:
-                say("the run is over; its message is dropped")
+            except (RunNotRunningException, inflatable.ObjectPullError):
+                say("the run of a message is over; it is dropped")
 
 
 def in_a_child(member: Member, message: Message) -> Message:

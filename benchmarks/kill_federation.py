@@ -1,0 +1,145 @@
+"""SIGKILL one process of a real federation at a random instant; the run must end with the undisturbed hash.
+
+python benchmarks/kill_federation.py --kills 10                     # of each: a node, the SuperLink, the server, a client's process
+python benchmarks/kill_federation.py --kills 3 --what node --stay-dead   # the node does not come back: the run ends without it
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from fedaccord import config
+from fedaccord.federation import LocalFederation
+from fedaccord.runs import RunFolder, params_sha256, read_rounds
+from fedaccord.tasks import find_task
+
+NODES = 3
+WHAT = ("node", "superlink", "server", "clientapp")
+
+
+def settings_of(task: str, rounds: int, deadline: float) -> config.Settings:
+    own = {
+        "task": task, "method": "FA+RM+AH", "split": "dirichlet", "alpha": 0.3, "clients": NODES, "rounds": rounds,
+        "test_every": rounds, "deadline": deadline,
+    }  # fmt: skip
+    return config.make(find_task(task).defaults("dirichlet"), own)
+
+
+def run(folder: Path, settings: config.Settings, kill=None) -> dict:
+    """One whole federation; `kill` is called with it in a thread of its own."""
+    (folder / "settings.toml").write_text(config.to_toml(settings))
+    local = LocalFederation(folder, folder / "settings.toml", NODES, json=True)
+    killer = threading.Thread(target=kill, args=(local,), daemon=True) if kill else None
+    if killer:
+        killer.start()
+    began = time.monotonic()
+    status = local.run()
+    took = time.monotonic() - began
+    if killer:
+        killer.join(1)
+    with RunFolder(folder / "run") as opened:
+        state = opened.load().state
+    lines = list(read_rounds(folder / "run"))
+    private = hashlib.sha256()
+    for node in range(NODES):
+        newest = sorted((folder / f"node{node}").glob("*/*/*.safetensors"))[-1]
+        private.update(newest.read_bytes())
+    return {
+        "status": status,
+        "params": params_sha256(state.params),
+        "psi": hashlib.sha256(json.dumps(state.policy, sort_keys=True).encode()).hexdigest(),
+        "theta": private.hexdigest(),
+        "rounds": len(lines),
+        "refused": sum(len(line["refused"]) for line in lines),
+        "seconds": took,
+    }
+
+
+def killer(what: str, delay: float, stay_dead: bool, told: dict):
+    """Waits for the first round to be logged, then for a random time, then kills."""
+
+    def kill(local: LocalFederation) -> None:
+        log = local.folder / "run" / "rounds.jsonl"
+        while not (log.exists() and log.stat().st_size):
+            time.sleep(0.01)
+        time.sleep(delay)
+        victim = (
+            local.members[1]
+            if what in ("node", "clientapp")
+            else {"superlink": local.link, "server": local.server}[what]
+        )
+        pid = victim.process.pid
+        if what == "clientapp":
+            children = Path(f"/proc/{pid}/task/{pid}/children")
+            end = time.monotonic() + 30
+            while not (found := children.read_text().split()) and time.monotonic() < end:
+                time.sleep(0.0005)
+            if not found:
+                return
+            pid = int(found[0])
+        if stay_dead:
+            victim.words = ["sleep", "3600"]
+        try:
+            os.kill(pid, signal.SIGKILL)
+            told["killed"] = True
+        except ProcessLookupError:
+            pass
+
+    return kill
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="digits")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--kills", type=int, default=10, help="of each kind")
+    parser.add_argument("--what", default=",".join(WHAT), help="with commas: " + ", ".join(WHAT))
+    parser.add_argument("--stay-dead", action="store_true", help="what was killed does not come back")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    draw = random.Random(options.seed)
+    settings = settings_of(options.task, options.rounds, 8.0 if options.stay_dead else 300.0)
+    out = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the servers' own words
+
+    def say(text: str) -> None:
+        os.write(out, f"{text}\n".encode())
+
+    with tempfile.TemporaryDirectory() as folder:
+        calm = run(Path(folder), settings)
+    say(
+        f"undisturbed: {calm['params'][:16]} psi {calm['psi'][:16]} theta {calm['theta'][:16]}, {calm['seconds']:.0f} s"
+    )
+    good = total = 0
+    for what in options.what.split(","):
+        number = 0
+        while number < options.kills:
+            told: dict = {}
+            delay = draw.uniform(0, calm["seconds"] * 0.35)
+            with tempfile.TemporaryDirectory() as folder:
+                found = run(Path(folder), settings, killer(what, delay, options.stay_dead, told))
+            if not told:
+                continue  # it was over before: not a trial
+            number += 1
+            total += 1
+            same = all(found[key] == calm[key] for key in ("params", "psi", "theta"))
+            fine = found["status"] == 0 and found["rounds"] == options.rounds
+            fine = fine and (found["refused"] > 0 if options.stay_dead else same)
+            good += fine
+            say(
+                f"{what} killed {delay:.2f} s after round 1: {'fine' if fine else 'NOT FINE ' + str(found)}, {found['seconds']:.0f} s"
+            )
+    say(f"{good} of {total}")
+    return 0 if good == total else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

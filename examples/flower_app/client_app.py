@@ -1,0 +1,18 @@
+"""A client. Its node is started with --node-config 'client=0 private="/where/it/keeps/theta"'."""
+
+from pathlib import Path
+
+from task import SETTINGS, build_model, load_my_data
+
+from fedaccord.engines.flower import Limits, client_app
+from fedaccord.federation import member_of_mine
+
+LIMITS = Limits(max_steps=200, min_lr=0.001, max_lr=1.0)  # whatever the server asks for, no more than this
+
+
+def make(node):
+    client = int(node["client"])
+    return member_of_mine(SETTINGS, build_model, load_my_data(client), client, Path(node["private"]), LIMITS)
+
+
+app = client_app(make)
