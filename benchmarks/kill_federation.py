@@ -1,7 +1,7 @@
 """SIGKILL one process of a real federation at a random instant; the run must end with the undisturbed hash.
 
-python benchmarks/kill_federation.py --kills 10                     # of each: a node, the SuperLink, the server, a client's process
-python benchmarks/kill_federation.py --kills 3 --what node --stay-dead   # the node does not come back: the run ends without it
+python benchmarks/kill_federation.py --kills 10     # of each: a node, the SuperLink, the server, a client's process
+python benchmarks/kill_federation.py --kills 3 --what node --stay-dead      # the run must end without it
 """
 
 import argparse
@@ -50,8 +50,8 @@ def run(folder: Path, settings: config.Settings, kill=None) -> dict:
     lines = list(read_rounds(folder / "run"))
     private = hashlib.sha256()
     for node in range(NODES):
-        newest = sorted((folder / f"node{node}").glob("*/*/*.safetensors"))[-1]
-        private.update(newest.read_bytes())
+        for newest in sorted((folder / f"node{node}").glob("*/*/*.safetensors"))[-1:]:  # none for FA
+            private.update(newest.read_bytes())
     return {
         "status": status,
         "params": params_sha256(state.params),
@@ -134,9 +134,8 @@ def main() -> int:
             fine = found["status"] == 0 and found["rounds"] == options.rounds
             fine = fine and (found["refused"] > 0 if options.stay_dead else same)
             good += fine
-            say(
-                f"{what} killed {delay:.2f} s after round 1: {'fine' if fine else 'NOT FINE ' + str(found)}, {found['seconds']:.0f} s"
-            )
+            verdict = "fine" if fine else f"NOT FINE {found}"
+            say(f"{what} killed {delay:.2f} s after round 1: {verdict}, {found['seconds']:.0f} s")
     say(f"{good} of {total}")
     return 0 if good == total else 1
 

@@ -44,8 +44,8 @@ RECORD = "fedaccord"
 POLL = 0.1
 """Seconds between two looks for messages."""
 RESEND = 5.0
-"""A client that did not answer is sent its order again after so many seconds, or after three times what the slowest took
-in the round before if that is longer; each time after twice as long."""
+"""A client that did not answer is sent its order again after so many seconds, or after three times what the slowest
+took in the round before if that is longer; each time after twice as long."""
 FIRST = 60.0
 """The same, before anybody has answered."""
 LIFE = 3600.0
