@@ -7,12 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from fedaccord import config
 from fedaccord.config import FIELDS, Settings
-from fedaccord.errors import FedAccordError, RunError, SettingsError
+from fedaccord.errors import EngineError, FedAccordError, RunError, SettingsError
 
 STOPPED = 130
 
@@ -67,7 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
     resume.set_defaults(command=resume_command)
 
     study = argparse.ArgumentParser(add_help=False)
-    study.add_argument("--lanes", type=int, help="runs at a time (as many as usable cores)")
+    study.add_argument("--lanes", type=positive, help="runs at a time (as many as usable cores)")
     study.add_argument("--no-run", action="store_true", help="only make the tables from what is there")
 
     compare = commands.add_parser(
@@ -75,7 +76,8 @@ def make_parser() -> argparse.ArgumentParser:
         parents=[study],
         help="methods x splits x fractions x seeds, as one table",
         description="Run what is missing, go on with what was cut off, and print mean ± standard deviation of the test "
-        "accuracy, the best of a row marked. Tables (.md, .csv, .tex) and a page lie in the results folder.",
+        "accuracy, the best of a row marked. Tables (.md, .csv, .tex) go to the results folder, and a page, "
+        "if there are no more than 12 runs.",
     )
     compare.add_argument("--task", default="digits", help="as for run (digits)")
     compare.add_argument("--methods", default="FA,FA+RM+AH", help="with commas; all: all five (FA,FA+RM+AH)")
@@ -104,6 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--budget", choices=("cpu", "paper"), default="cpu",
         help="cpu: fewer rounds, for two cores; paper: what we believe the paper ran, for a GPU (cpu)",
     )  # fmt: skip
+    reproduce.add_argument("--device", default="cpu", help="where to compute: cpu, cuda, ... (cpu)")
     reproduce.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER", help="(results)")
     reproduce.set_defaults(command=reproduce_command)
 
@@ -172,6 +175,12 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     split.set_defaults(command=data_split)
     return parser
+
+
+def positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected 1 or more")
+    return int(text)
 
 
 def add_federation(commands: Any) -> None:
@@ -362,7 +371,11 @@ def compare_command(options: argparse.Namespace) -> int:
     for failure in failures:
         print(f"fedaccord: {failure}", file=sys.stderr)
     there = [folder / cell.name for cell in studies.cells(study) if studies.finished(cell, folder)]
-    if len(there) <= OVERLAID:
+    if len(there) > OVERLAID:
+        print(f"no page: {len(there)} runs on one would be a tangle; `fedaccord report` takes those you choose")
+    elif find_spec("plotly") is None:
+        print("no page: it needs the report extra, pip install 'fedaccord[report]'")
+    else:
         write_report(there, folder / "report.html")
     return 1 if failures else 0
 
@@ -379,17 +392,19 @@ def study_of(options: argparse.Namespace) -> Any:
     if fixed:
         raise SettingsError(f"compare: {sorted(fixed)[0]} has an option of its own, see --help")
     methods = config.METHODS if options.methods == "all" else tuple(listed(options.methods))
-    fractions = [config.parse_value("fraction", text) for text in listed(options.fractions)]
+    fractions = dict.fromkeys(config.parse_value("fraction", text) for text in listed(options.fractions))
     rows = tuple(
         Row(split, fraction, methods, options.seeds, own) for fraction in fractions for split in listed(options.splits)
     )
+    if not methods or not rows:
+        raise SettingsError("compare: --methods, --splits and --fractions want at least one each")
     if options.seeds < 1:
         raise SettingsError(f"--seeds {options.seeds}: expected 1 or more")
     return Study(lasting(options.task), rows)
 
 
 def listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 def write_report(runs: Sequence[Path], path: Path) -> None:
@@ -406,7 +421,9 @@ def reproduce_command(options: argparse.Namespace) -> int:
     for part in options.parts:
         if part not in (*reproduce.PARTS, "all"):
             raise SettingsError(f"reproduce: unknown '{part}'; there are {', '.join(reproduce.PARTS)} and all")
-    work = reproduce.Reproduction(options.results, options.budget, not options.no_run, options.lanes, print)
+    work = reproduce.Reproduction(
+        options.results, options.budget, not options.no_run, options.lanes, options.device, print
+    )
     for part in reproduce.PARTS if "all" in options.parts else options.parts:
         work.part(part)
     return 0
@@ -453,10 +470,14 @@ def federation_server(options: argparse.Namespace) -> int:
     from fedaccord.engines.flower import Link, open_grid
 
     task, settings = settings_of(options)
-    secret = options.secret.read_bytes() if options.secret else None
+    link = Link(options.superlink, root_certificates(options), secret=contents(options.secret))
     began = time.monotonic()
-    with open_grid(Link(options.superlink, root_certificates(options), secret=secret)) as grid:
-        outcome = federation.serve_task(task, settings, grid, options.run, lambda made: choose(made, options.json))
+    try:
+        with open_grid(link) as grid:
+            outcome = federation.serve_task(task, settings, grid, options.run, lambda made: choose(made, options.json))
+    except EngineError as error:
+        print(f"fedaccord: {error}", file=sys.stderr)
+        return federation.TRY_AGAIN
     return tell(options, outcome, options.run, began, "run the same command again")
 
 
@@ -499,16 +520,17 @@ def root_certificates(options: argparse.Namespace) -> bytes | None:
         return None
     if options.root_certificates is None:
         raise SettingsError("--root-certificates FILE is needed; plaintext must be asked for with --insecure")
+    return contents(options.root_certificates)
+
+
+def contents(file: Path | None) -> bytes | None:
     try:
-        found: bytes = options.root_certificates.read_bytes()
-        return found
+        return None if file is None else file.read_bytes()
     except OSError as error:
-        raise SettingsError(f"{options.root_certificates}: {error.strerror}") from None
+        raise SettingsError(f"{file}: {error.strerror}") from None
 
 
 def need_flower() -> None:
-    from importlib.util import find_spec
-
     if find_spec("flwr") is None:
         raise SettingsError("a federation needs Flower: pip install 'fedaccord[flower]'")
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")

@@ -1,5 +1,6 @@
 """Runs what a study lacks: a process a core, each with one worker, each able to be killed and resumed."""
 
+import ctypes
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fedaccord.config import FIELDS, Settings
-from fedaccord.runs import SETTINGS, pack
+from fedaccord.runs import ROUNDS, SETTINGS, pack
 from fedaccord.session import stop_request
 from fedaccord.studies import Cell, done
 
@@ -31,6 +32,7 @@ class Lane:
     cell: Cell
     round: int
     accuracy: float | None = None
+    going: bool = False
 
 
 def run_missing(todo: Sequence[Cell], folder: Path, lanes: int | None = None, keep: bool = False) -> list[str]:
@@ -41,6 +43,9 @@ def run_missing(todo: Sequence[Cell], folder: Path, lanes: int | None = None, ke
     """
     state = {cell.name: done(cell, folder) for cell in todo}  # complains before anything starts
     missing = [cell for cell in todo if state[cell.name] < cell.settings.rounds]
+    for cell in todo:
+        if not keep and cell not in missing and (folder / cell.name / ROUNDS).is_file():
+            pack(folder / cell.name)  # it was killed just before
     if not missing:
         return []
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,9 +63,10 @@ def run_missing(todo: Sequence[Cell], folder: Path, lanes: int | None = None, ke
                 complaint = threading.Thread(target=lambda: said.append(child.stderr.read() if child.stderr else ""))
                 said: list[str] = []
                 complaint.start()
+                if asked.is_set():  # between the question above and now
+                    child.send_signal(signal.SIGTERM)
                 for line in child.stdout or ():
-                    entry = json.loads(line)
-                    if "round" in entry:
+                    if entry := a_round(line):
                         view.show(cell, entry)
                 complaint.join()
             del children[cell.name]
@@ -89,7 +95,7 @@ def run_missing(todo: Sequence[Cell], folder: Path, lanes: int | None = None, ke
 
 
 def open_child(cell: Cell, folder: Path) -> "subprocess.Popen[str]":
-    """A process of its own for the run. It ends by itself when this one is gone: nobody reads what it prints."""
+    """A process of its own for the run."""
     path = folder / cell.name
     if (path / SETTINGS).is_file():
         words = ["resume", str(path)]
@@ -102,7 +108,23 @@ def open_child(cell: Cell, folder: Path) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=end_with_parent,
     )
+
+
+def a_round(line: str) -> dict[str, Any] | None:
+    """What a run says of a round; an own task may print other things."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and {"round", "accuracy"} <= entry.keys() else None
+
+
+def end_with_parent() -> None:
+    """A run of a study that was killed is killed too: it can be taken up at once."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def assignments(settings: Settings) -> list[str]:
@@ -148,8 +170,10 @@ class Overview:
         with self.lock:
             lane = self.lanes[cell.name]
             self.spent += price(cell, entry["round"] - lane.round)
-            if not self.began:  # the pace is counted from the first round on, without what loading took
-                self.began, self.before = time.monotonic(), self.spent
+            if not lane.going:  # it may have gone back to its checkpoint; and what loading took is not the pace
+                lane.going = True
+                self.before += price(cell, entry["round"] - lane.round)
+                self.began = self.began or time.monotonic()
             lane.round = entry["round"]
             lane.accuracy = lane.accuracy if entry["accuracy"] is None else entry["accuracy"]
             if self.console.is_terminal:
@@ -163,22 +187,28 @@ class Overview:
                 print(f"{self.outlook()}: {going}", flush=True)
 
     def under_way(self) -> list[Lane]:
-        return [lane for lane in self.lanes.values() if 0 < lane.round < lane.cell.settings.rounds]
+        return [lane for lane in self.lanes.values() if lane.going]
 
     def outlook(self) -> str:
         gone = self.spent - self.before
         left = (
-            f", about {spoken((time.monotonic() - self.began) / gone * (self.total - self.spent))} left" if gone else ""
+            f", about {spoken((time.monotonic() - self.began) / gone * (self.total - self.spent))} left"
+            if gone > 0
+            else ""
         )
         return f"{self.over}/{self.cells} runs{left}"
 
     def finish(self, cell: Cell) -> None:
         with self.lock:
             self.over += 1
+            self.lanes[cell.name].going = False
             self.say(cell, f"{cell.name}: {standing(self.lanes[cell.name])}")
 
     def fail(self, cell: Cell, why: str) -> None:
         with self.lock:
+            lane = self.lanes[cell.name]
+            self.total -= price(cell, cell.settings.rounds - lane.round)
+            lane.going = False
             self.say(cell, why)
 
     def say(self, cell: Cell, text: str) -> None:

@@ -7,6 +7,7 @@ federation, and what happens when one of them dies.
 import contextlib
 import ctypes
 import datetime
+import fcntl
 import ipaddress
 import os
 import secrets
@@ -34,7 +35,8 @@ from fedaccord.session import Outcome, drive
 from fedaccord.simulation import Simulation, federation_of, find_device, lay_out, parts_of, site_of
 from fedaccord.tasks import Task
 
-NOTHING = "needs Flower: pip install 'fedaccord[flower]'"
+TRY_AGAIN = 75
+"""Exit status of a server whose SuperLink is gone: it may be started again."""
 
 
 # ---------------------------------------------------------------- the two parts
@@ -44,6 +46,8 @@ def client_settings(settings: Settings) -> Settings:
     """As both ends see them: a real federation has Flower for an engine."""
     if settings.weighting == "population":
         raise SettingsError("weighting = population: the server of a real federation does not know all clients' data")
+    if settings.device != "cpu":
+        raise SettingsError(f"device = {settings.device}: a real federation trains on the CPU so far")
     return replace(settings, engine="flower", workers=None)
 
 
@@ -76,7 +80,7 @@ def serve(
     examples = validation if validation is not None else test
     if examples is not None:
         lay_out(model, prepare(examples.inputs[:2].clone(), None))
-    engine = FlowerEngine(grid, experiment_of(settings), settings.deadline)
+    engine = FlowerEngine(grid, experiment_of(settings), settings.deadline, settings.min_replies)
     federation = federation_of(settings, model, engine, clients, validation, test, prepare)
     simulation = Simulation(settings, federation, model, "flower: a real federation")
     opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)
@@ -188,9 +192,9 @@ def make_node_key(path: Path) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
     openssh = serialization.PrivateFormat.OpenSSH
     secret = key.private_bytes(serialization.Encoding.PEM, openssh, serialization.NoEncryption())
-    write_durably(path, secret, mode=0o600)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     write_durably(path.with_name(f"{path.name}.pub"), public + b"\n")
+    write_durably(path, secret, mode=0o600)  # last: with it, the pair is whole
 
 
 # ---------------------------------------------------------------- all on one machine
@@ -226,7 +230,6 @@ class LocalFederation:
                 make_node_key(self.keys / f"node{node}")
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self.registered = False
         python = [sys.executable, "-m", "fedaccord.cli", "federation"]
         reach = ["--superlink", self.address]
         reach += ["--insecure"] if insecure else ["--root-certificates", str(self.keys / "ca.pem")]
@@ -309,7 +312,7 @@ class LocalFederation:
 
     def run(self) -> int:
         """Until the server is done; its exit status. A part that dies is started again."""
-        with self.all_up() as asked:
+        with self.alone(), self.all_up() as asked:
             while True:
                 for part in self.parts():
                     assert part.process is not None
@@ -319,10 +322,24 @@ class LocalFederation:
                     if part is self.server and (status in (0, 2, 130) or asked()):
                         return status
                     part.deaths += 1
-                    if part.deaths > self.MAX_DEATHS:
-                        raise EngineError(f"{part.name} died {part.deaths} times; see {self.folder / part.name}.log")
-                    self.start(part)
+                    if status == 2 or part.deaths > self.MAX_DEATHS:
+                        raise EngineError(f"{part.name} cannot go on; see {self.folder / part.name}.log")
+                    try:
+                        self.start(part)
+                    except EngineError:
+                        if part.process.poll() is None:
+                            raise
                 time.sleep(0.1)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Two federations in one folder would sign off each other's nodes."""
+        with open(self.folder / ".lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(f"{self.folder}: a federation is running here already") from None
+            yield
 
     @contextlib.contextmanager
     def all_up(self) -> Iterator[Callable[[], bool]]:

@@ -47,6 +47,8 @@ class RunFolder:
     def __init__(self, path: Path):
         if not (path / SETTINGS).is_file():
             raise RunError(f"{path}: not a run folder, it has no {SETTINGS}")
+        if (path / f"{ROUNDS}.gz").is_file():
+            raise RunError(f"{path}: is finished, and its weights were let go; only its figures are there")
         self.path = path
         try:
             self.lock = open(path / ".lock", "w")
@@ -256,8 +258,10 @@ def settings_text(settings: Settings) -> str:
 
 
 def experiment_of(settings: Settings) -> str:
-    """What server and clients of a federation must agree on, as a short name."""
-    return hashlib.sha256(settings_text(settings).encode()).hexdigest()[:16]
+    """What server and clients of a federation must agree on, as a short name; not where a task's file lies."""
+    task = settings.task if ":" not in settings.task else Path(settings.task).name
+    shared = dataclasses.replace(settings, task=task, min_replies=1, test_every=1, checkpoint_every=1)
+    return hashlib.sha256(settings_text(shared).encode()).hexdigest()[:16]
 
 
 def params_sha256(params: Params) -> str:

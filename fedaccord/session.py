@@ -47,8 +47,8 @@ def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -
             state = start(fed, simulation.params)
             if folder:
                 checkpoint(fed.engine, folder, state, about)
-        views.begin(logs)
         try:
+            views.begin(logs)
             for state, log in run(fed, state):  # noqa: B020 (each round starts from the state of the one before)
                 logs.append(log)
                 if folder:

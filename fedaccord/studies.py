@@ -1,6 +1,7 @@
 """A study: many runs of one task that belong in one table. One folder a run, named by what sets it apart."""
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,23 @@ from fedaccord.files import write_durably
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.report import paper, tables
 from fedaccord.runs import SETTINGS, read_rounds
-from fedaccord.tasks import find_task
+from fedaccord.simulation import default_entropy_min
+from fedaccord.tasks import Task, find_task
 
 ANYHOW = {
     "engine", "workers", "address", "device", "threads", "test_every", "checkpoint_every", "rm_store", "tensorboard",
     "mlflow",
 }  # fmt: skip
 """Settings that do not make it another experiment."""
+
+OPEN: dict[str, Callable[[Any], Any]] = {
+    "clients": lambda found: 10,
+    "augment": lambda found: False,
+    "entropy_min": lambda found: (
+        found if found in {default_entropy_min(classes) for classes in range(2, 2000)} else 0.0
+    ),
+}
+"""What a setting that was left open becomes in a run; for H_min, whether it can have become what was found."""
 
 USED_BY = {
     "AH": {"grid", "start", "hyper_lr", "interval", "precision", "diagonal", "baseline"},
@@ -37,7 +48,6 @@ class Row:
     methods: tuple[str, ...]
     seeds: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
-    only_for: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # method -> what it has of its own
     tag: str = ""  # where rows differ in more than split and fraction: how their runs' names say so
 
 
@@ -61,13 +71,18 @@ class Cell:
 
 def cells(study: Study) -> Iterator[Cell]:
     """All seeds of a row's first method, then those of the next."""
-    task = find_task(study.task, 0)
     for row in study.rows:
+        task = known_task(study.task, row.settings.get("image_size", 0))
         for method in row.methods:
             for seed in range(row.seeds):
                 own = {"task": study.task, "method": method, "split": row.split, "fraction": row.fraction, "seed": seed}
-                settings = config.make(task.defaults(row.split), row.settings, row.only_for.get(method, {}), own)
+                settings = config.make(task.defaults(row.split), row.settings, own)
                 yield Cell(f"{row.split}-{method}-C{row.fraction}{row.tag}-s{seed}", row, method, seed, settings)
+
+
+@functools.cache
+def known_task(name: str, image_size: int) -> Task:
+    return find_task(name, image_size)
 
 
 def done(cell: Cell, folder: Path) -> int:
@@ -78,6 +93,8 @@ def done(cell: Cell, folder: Path) -> int:
     found = config.make(config.read_toml(path / SETTINGS))
     for name in sorted(set(config.FIELDS) - unimportant(cell.settings)):
         wanted, has = getattr(cell.settings, name), getattr(found, name)
+        if wanted is None and name in OPEN and (name != "clients" or cell.settings.split != "natural"):
+            wanted = OPEN[name](has)
         if wanted is not None and wanted != has:
             raise SettingsError(f"{path}: was run with {name} = {has}, not {wanted}; choose another folder for this")
     return sum(1 for _ in read_rounds(path))
@@ -88,7 +105,8 @@ def unimportant(settings: Settings) -> set[str]:
     parts = settings.method.split("+")
     left_out = set(ANYHOW).union(*(names for part, names in USED_BY.items() if part not in parts))
     if "AH" in parts:
-        left_out |= {axis.name for axis in HyperGrid.parse(settings.grid).axes} | {"lr_decay", "steps_decay"}
+        tuned = {axis.name for axis in HyperGrid.parse(settings.grid).axes} | {"lr_decay", "steps_decay"}
+        left_out |= tuned - {"entropy_min", "entropy_weight"}  # the yardstick uses these, tuned or not
     return left_out
 
 
@@ -111,7 +129,7 @@ def table_of(study: Study, folder: Path, with_paper: bool = False) -> tables.Tab
             for name in order
         }
         rows.append(tables.Row(label(row), found, printed.get((row.split, row.fraction))))
-    return tables.Table(study.heading or heading(study), tuple(order), rows)
+    return tables.Table(study.heading or heading(study), tuple(order), rows, marked=not any(r.tag for r in study.rows))
 
 
 def label(row: Row) -> str:

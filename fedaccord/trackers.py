@@ -80,10 +80,9 @@ class TensorBoardTracker:
         self.make, self.path = SummaryWriter, folder.path / "tensorboard"
 
     def begin(self, done: Sequence[RoundLog]) -> None:
-        known = self.path.is_dir()
-        # of an earlier, killed process: what came after the checkpoint is hidden, and comes again
-        self.writer = self.make(str(self.path), purge_step=len(done) + 1 if known else None)
-        for log in [] if known else done:
+        # what an earlier process wrote is hidden and comes again: a killed one may not have written all of it
+        self.writer = self.make(str(self.path), purge_step=1 if self.path.is_dir() else None)
+        for log in done:
             self.show(log)
 
     def show(self, log: RoundLog) -> None:
@@ -91,7 +90,8 @@ class TensorBoardTracker:
             self.writer.add_scalar(name, value, log.round)
 
     def end(self) -> None:
-        self.writer.close()
+        if hasattr(self, "writer"):
+            self.writer.close()
 
 
 class MlflowTracker:
@@ -131,7 +131,8 @@ class MlflowTracker:
         self.client.log_batch(self.run, metrics)
 
     def end(self) -> None:
-        self.client.set_terminated(self.run)
+        if hasattr(self, "run"):
+            self.client.set_terminated(self.run)
 
 
 class Together:

@@ -153,3 +153,29 @@ def test_bad_input_is_explained(words, complaint, tmp_path, capsys):
     assert main(["compare", "--results", str(tmp_path / "r"), *words]) == 2
     assert complaint in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
+
+
+def test_what_was_left_open_is_not_any_value(tmp_path):
+    """A run with five clients is not the one with the default ten."""
+    five = Study("digits", (Row("iid", 1.0, ("FA",), 1, {**SHORT, "clients": 5, "entropy_min": 0.5}),))
+    assert compare.run_missing(list(cells(five)), tmp_path) == []
+    for left, name in (({"entropy_min": 0.5}, "clients"), ({"clients": 5}, "entropy_min")):
+        (cell,) = cells(Study("digits", (Row("iid", 1.0, ("FA",), 1, {**SHORT, **left}),)))
+        with pytest.raises(SettingsError, match=f"was run with {name}"):
+            done(cell, tmp_path)
+
+
+def test_an_own_task_that_prints_does_not_disturb(tmp_path):
+    own = Path(__file__).parents[1] / "examples" / "own_model.py"
+    task = tmp_path / "loud.py"
+    task.write_text(own.read_text() + "\nprint('loading my data')\nprint(7)\n")
+    assert main(["compare", "--task", f"{task}:task", "--methods", "FA,FA", "--results", str(tmp_path / "r"),
+                 "--set", "rounds=2"]) == 0  # fmt: skip
+    assert len(list(read_rounds(tmp_path / "r" / "non-iid-FA-C1.0-s0"))) == 2
+
+
+def test_a_packed_run_is_not_resumed(folder, capsys):
+    run = folder / "non-iid-FA-C1.0-s0"
+    assert main(["resume", str(run)]) == 2
+    assert "its weights were let go" in capsys.readouterr().err
+    assert sorted(file.name for file in run.iterdir()) == ["rounds.jsonl.gz", "settings.toml"]

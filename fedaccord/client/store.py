@@ -90,9 +90,9 @@ class PrivateStore:
         path = own / f"{round:06d}-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
         try:
             own.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for generation, repeated in self.generations(client):
-                if generation == round and repeated != path:
-                    repeated.unlink()
+            for generation, other in self.generations(client):
+                if generation >= round and other != path:  # of this round done before, or of rounds to be done again
+                    other.unlink()
             write_durably(path, data, mode=0o600)
         except OSError as error:
             raise RunError(f"{path}: cannot be written: {error.strerror}") from error

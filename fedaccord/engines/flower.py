@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import partial
@@ -33,11 +34,13 @@ from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordD
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.run import RunNotRunningException
 from safetensors import SafetensorError
 
 from fedaccord.client.store import PrivateStore
 from fedaccord.client.training import Site, train
-from fedaccord.errors import EngineError, UpdateRefused
+from fedaccord.errors import EngineError, FedAccordError, UpdateRefused
+from fedaccord.files import write_durably
 from fedaccord.records import ClientUpdate, Hyper, Order, Params, Refusal
 
 RECORD = "fedaccord"
@@ -48,12 +51,16 @@ RESEND = 5.0
 took in the round before if that is longer; each time after twice as long."""
 FIRST = 60.0
 """The same, before anybody has answered."""
-LIFE = 3600.0
-"""Seconds after which Flower drops a message."""
+ROLL = 30.0
+"""Seconds that a node has to say which client it is, before it is asked again."""
 
-# flwr waits 1 to 10 s when it sees a message before all of its parts; they are there within milliseconds
+PARTS = 15.0
+"""Seconds that either end waits for the parts of a message that it knows of. Who sent it may have died, and flwr would
+wait for two hours. What is sent again brings only the parts that are not there yet."""
+
+# flwr looks again after 1 to 10 s when a part is missing; most are there within milliseconds
 assert inflatable.pull_objects.__kwdefaults__ is not None
-inflatable.pull_objects.__kwdefaults__.update(initial_backoff=0.05, backoff_cap=1.0)
+inflatable.pull_objects.__kwdefaults__.update(initial_backoff=0.05, backoff_cap=1.0, max_time=PARTS)
 
 
 # ---------------------------------------------------------------- what travels
@@ -85,6 +92,10 @@ def order_record(order: Order, experiment: str, committed: int) -> ConfigRecord:
     return record
 
 
+ODD = (KeyError, TypeError, ValueError, OverflowError, RuntimeError, SafetensorError)
+"""What reading a message can raise if somebody wrote nonsense into it."""
+
+
 def read_order(record: Mapping[str, Any]) -> Order:
     """What a client takes from a message; anything odd is refused with a sentence."""
     try:
@@ -99,8 +110,8 @@ def read_order(record: Mapping[str, Any]) -> Order:
         )
     except KeyError as error:
         raise UpdateRefused(f"the message has no {error}") from None
-    except (SafetensorError, TypeError, ValueError) as error:
-        raise UpdateRefused(f"the message cannot be read: {error}") from None
+    except ODD as error:
+        raise UpdateRefused(f"the message cannot be read: {error}"[:200]) from None
     if type(order.round) is not int or order.round < 1:
         raise UpdateRefused(f"round {order.round!r}")
     return order
@@ -114,16 +125,15 @@ def update_record(update: ClientUpdate) -> ConfigRecord:
     return record
 
 
-def read_update(client: int, record: Mapping[str, Any]) -> ClientUpdate | Refusal:
-    """What the server takes from a reply. It is checked once more, like any engine's, before it enters the mean."""
+def read_update(client: int, order: Order, record: Mapping[str, Any]) -> ClientUpdate | Refusal:
+    """What the server takes from a reply, and only what it asked for; checked once more before it enters the mean."""
     try:
         if "why" in record:
             return Refusal(client, f"the client said no: {str(record['why'])[:200]}")
-        reports = [record.get(name) for name in ("received_loss", "previous_loss")]
-        if any(value is not None and not isinstance(value, float) for value in reports):
-            raise TypeError("a loss is not a number")
+        asked = {"received_loss": order.report_loss, "previous_loss": order.previous is not None}
+        reports = [float(record[name]) if wanted else None for name, wanted in asked.items()]
         return ClientUpdate(client, unpacked(record["params"]), record["examples"], float(record["loss"]), *reports)
-    except (KeyError, TypeError, ValueError, SafetensorError) as error:
+    except ODD as error:
         return Refusal(client, f"the reply cannot be read: {error!r}"[:200])
 
 
@@ -134,20 +144,22 @@ class FlowerEngine:
     """Sends the cohort its order and takes what comes back before the deadline.
 
     A client is known by its own number, whatever node it sits on. An order that got lost with a process is sent again:
-    a client that has done the round already answers from memory, another starts from the theta_i of before it.
+    whoever has to do a round twice starts from the theta_i of before it, so it gives the same answer.
     """
 
-    def __init__(self, grid: Grid, experiment: str, deadline: float):
-        self.grid, self.experiment, self.deadline = grid, experiment, deadline
+    def __init__(self, grid: Grid, experiment: str, deadline: float, min_replies: int = 1):
+        self.grid, self.experiment, self.deadline, self.min_replies = grid, experiment, deadline, min_replies
         self.nodes: dict[int, int] = {}  # client -> node
         self.asked: dict[str, int] = {}  # roll-call messages that wait for an answer
-        self.absent: set[int] = set()  # who did not answer in its last round
-        self.committed = 0
+        self.answered: set[int] = set()  # nodes that have said who they are
+        self.absent: set[int] = set()  # clients that did not answer in their last round
         self.online: set[int] = set()
+        self.one_by_one = False  # whether replies are pulled singly, since one of them was beyond reading
+        self.committed = 0
         self.pause = FIRST
 
     def train(self, order: Order) -> Iterator[ClientUpdate | Refusal]:
-        begin, slowest = time.monotonic(), 0.0
+        begin, slowest, usable = time.monotonic(), 0.0, 0
         end = begin + self.deadline
         record = order_record(order, self.experiment, self.committed)
         sent: dict[str, int] = {}
@@ -158,27 +170,28 @@ class FlowerEngine:
         look = 0.0
         while waiting:
             now = time.monotonic()
+            missing = [client for client in waiting if client not in done]
             if now >= look:
                 look = now + 1.0
                 self.online = set(self.grid.get_node_ids())
-            missing = [client for client in waiting if client not in done]
-            if any(client not in self.nodes for client in missing):
+            if any(self.nodes.get(client) not in self.online for client in missing):
                 self.call_roll()
             ready = [client for client in missing if now >= due[client] and self.nodes.get(client) in self.online]
-            for client, number in zip(
-                ready, self.send([self.nodes[c] for c in ready], record, order.round), strict=True
-            ):
+            numbers = self.send([self.nodes[client] for client in ready], record, order.round, max(1.0, end - now))
+            for client, number in zip(ready, numbers, strict=True):
                 sent[number] = client
                 due[client], pause[client] = now + pause[client], 2 * pause[client]
-            for reply in self.grid.pull_messages(list(sent)) if sent else ():
-                client = sent.pop(reply.metadata.reply_to_message_id)
-                if reply.has_error():  # its process died, or its node is gone: once more, soon
+            for number, reply in self.pull(list(sent)):
+                client = sent.pop(number)
+                if reply is None or reply.has_error():  # its process died, or its node is gone: once more, soon
                     due[client] = min(due[client], time.monotonic() + 1.0)
-                elif client not in done:
-                    done[client] = read_update(client, reply.content.config_records.get(RECORD, {}))
+                elif client in missing and client not in done:
+                    done[client] = read_update(client, order, records_of(reply))
+                    usable += isinstance(done[client], ClientUpdate)
                     self.absent.discard(client)
                     slowest = time.monotonic() - begin
-            if now >= end or all(client in done or self.hopeless(client) for client in waiting):
+            enough = usable >= self.min_replies and all(client in done or self.hopeless(client) for client in waiting)
+            if now >= end or enough:
                 for client in waiting:
                     if client not in done:
                         self.absent.add(client)
@@ -190,24 +203,44 @@ class FlowerEngine:
         self.pause = max(RESEND, 3 * slowest) if slowest else self.pause
 
     def hopeless(self, client: int) -> bool:
-        """Who missed its last round and is still not connected is not waited for."""
+        """Who missed its last round and is still not connected is not waited for, if the others suffice."""
         return client in self.absent and self.nodes.get(client) not in self.online
 
-    def send(self, nodes: Sequence[int], record: ConfigRecord, round: int, kind: str = MessageType.TRAIN) -> list[str]:
+    def send(
+        self, nodes: Sequence[int], record: ConfigRecord, round: int, life: float, kind: str = MessageType.TRAIN
+    ) -> list[str]:
         messages = [
-            Message(RecordDict({RECORD: record}), dst_node_id=node, message_type=kind, ttl=LIFE, group_id=str(round))
+            Message(RecordDict({RECORD: record}), dst_node_id=node, message_type=kind, ttl=life, group_id=str(round))
             for node in nodes
         ]
         return list(self.grid.push_messages(messages)) if messages else []
 
+    def pull(self, numbers: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
+        """The replies that are there, each with the number of the message it answers; None for one beyond reading."""
+        for part in [[number] for number in numbers] if self.one_by_one else [list(numbers)] * bool(numbers):
+            try:
+                replies = list(self.grid.pull_messages(part))
+            except (httpx.HTTPError, OSError):
+                raise
+            except Exception:  # somebody sent what flwr cannot put together; what came with it may be lost
+                self.one_by_one = True
+                yield from ((number, None) for number in part)
+                continue
+            for reply in replies:
+                if reply.metadata.reply_to_message_id in part:
+                    yield reply.metadata.reply_to_message_id, reply
+
     def call_roll(self) -> None:
-        """Ask every unknown node which client it is. The first to claim a number has it."""
-        unknown = [node for node in self.online if node not in {*self.nodes.values(), *self.asked.values()}]
-        self.asked |= zip(self.send(unknown, ConfigRecord({}), 0, MessageType.QUERY), unknown, strict=True)
-        for reply in self.grid.pull_messages(list(self.asked)) if self.asked else ():
-            node = self.asked.pop(reply.metadata.reply_to_message_id)
-            if not reply.has_error():
-                client = reply.content.config_records.get(RECORD, ConfigRecord()).get("client")
+        """Ask every node that has not said so yet which client it is. The first to claim a number has it."""
+        self.answered &= self.online
+        self.nodes = {client: node for client, node in self.nodes.items() if node in self.online}
+        unknown = [node for node in self.online if node not in {*self.answered, *self.asked.values()}]
+        self.asked |= zip(self.send(unknown, ConfigRecord({}), 0, ROLL, MessageType.QUERY), unknown, strict=True)
+        for number, reply in self.pull(list(self.asked)):
+            node = self.asked.pop(number)
+            if reply is not None and not reply.has_error():
+                self.answered.add(node)
+                client = records_of(reply).get("client")
                 if type(client) is int:
                     self.nodes.setdefault(client, node)
 
@@ -224,6 +257,11 @@ class FlowerEngine:
         self.committed = committed
 
     def close(self) -> None: ...
+
+
+def records_of(message: Message) -> Mapping[str, Any]:
+    """What is ours in a message."""
+    return message.content.config_records.get(RECORD, ConfigRecord())
 
 
 # ---------------------------------------------------------------- a client's end
@@ -252,9 +290,12 @@ class Member:
     def answer(self, record: Mapping[str, Any]) -> ConfigRecord:
         """An order -> the reply. Whatever is refused leaves theta_i as it was."""
         try:
-            order = self.checked(record)
-        except UpdateRefused as error:
+            return self.carried_out(record)
+        except FedAccordError as error:
             return ConfigRecord({"why": str(error)})
+
+    def carried_out(self, record: Mapping[str, Any]) -> ConfigRecord:
+        order = self.checked(record)
         private = self.store.get(self.client, order.round)
         update, kept = train(self.site, self.workspace, order, self.client, private)
         if kept is not None:
@@ -295,7 +336,7 @@ def respond(member: Member, message: Message) -> Message:
     if message.metadata.message_type.startswith(MessageType.QUERY):
         answer = ConfigRecord({"client": member.client})
     else:
-        answer = member.answer(message.content.config_records.get(RECORD, {}))
+        answer = member.answer(records_of(message))
     return Message(RecordDict({RECORD: answer}), reply_to=message)
 
 
@@ -380,11 +421,14 @@ def open_grid(link: Link) -> Iterator[Grid]:
             *where, interceptors, retry_invoker=make_simple_http_retry_invoker()
         )
         wanted = AcquireTaskRequest(supported_task_types=["flwr-serverapp"])
+        end = time.monotonic() + FIRST
         while not ((got := client.AcquireTask(wanted)).HasField("task") and got.task.run_id == run):
+            if time.monotonic() > end:
+                raise EngineError("the SuperLink gave the run to somebody else: it needs --isolation process")
             time.sleep(POLL)  # those of runs that died come first
         client.close()
     except (httpx.HTTPError, OSError) as error:
-        raise EngineError(f"no SuperLink at {link.address}: {str(error).splitlines()[0]}") from None
+        raise EngineError(f"no SuperLink at {link.address}: {error}") from None
     grid = HttpGrid(*where, token=got.token)
     heart = HeartbeatSender(make_task_heartbeat_fn_http(grid._runtime_client))
     heart.start()
@@ -394,11 +438,11 @@ def open_grid(link: Link) -> Iterator[Grid]:
     try:
         yield grid
         how = SubStatus.COMPLETED
-    except httpx.HTTPError as error:
-        raise EngineError(f"the SuperLink at {link.address} is gone: {str(error).splitlines()[0]}") from None
+    except (httpx.HTTPError, RunNotRunningException) as error:
+        raise EngineError(f"the SuperLink at {link.address} is gone: {error}") from None
     finally:
         grid._retry_invoker.max_tries = 1
-        with contextlib.suppress(httpx.HTTPError):  # if it is gone it will find out by itself
+        with contextlib.suppress(httpx.HTTPError, RunNotRunningException):  # if it is gone it will find out by itself
             grid._runtime_client.PushTaskOutput(PushTaskOutputRequest(sub_status=how, details=""))
         heart.stop()
         grid.close()
@@ -432,13 +476,12 @@ def run_node(link: Link, member: Member, say: Callable[[str], None], patience: f
         iterate_object_tree,
         no_object_id_recompute,
     )
-    from flwr.supercore.run import RunNotRunningException
     from flwr.supernode.fleet_http_connection import http_request_response
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     keys = key_pair(link)
     note = None if link.key is None else Path(f"{link.key}.node")
-    if note is not None and note.exists():
+    if note is not None and note.exists() and note.read_text().isdigit():
         sign_off(link, keys, int(note.read_text()))
     torch.set_num_threads(1)
     connection = http_request_response(
@@ -446,7 +489,7 @@ def run_node(link: Link, member: Member, say: Callable[[str], None], patience: f
     )
     with connection as (node, receive, send, _, _, pull, push, confirm):
         if note is not None:
-            note.write_text(str(node))
+            write_durably(note, str(node).encode())
         say(f"client {member.client} is connected as node {node}")
         while True:
             came = receive()
@@ -473,15 +516,16 @@ def run_node(link: Link, member: Member, say: Callable[[str], None], patience: f
                         object_ids_to_push=wanted,
                     )
             except (RunNotRunningException, inflatable.ObjectPullError):
-                say("the run of a message is over; it is dropped")
+                say("dropped a message: its run is over, or its sender is gone")
+    raise EngineError(f"the connection to {link.address} has ended")  # flwr has said why
 
 
 def in_a_child(member: Member, message: Message) -> Message:
     """Carry out an order in a forked process. If that dies, the server is told at once and may send it again."""
     if message.metadata.message_type.startswith(MessageType.QUERY):
         return respond(member, message)
-    record = message.content.config_records.get(RECORD, ConfigRecord())
-    asked = hashlib.sha256(record.deflate()).hexdigest()
+    record = records_of(message)
+    asked = hashlib.sha256(ConfigRecord(dict(record)).deflate()).hexdigest()
     if member.last is not None and member.last[0] == asked:  # sent twice: the answer was slow, or lost
         return Message(RecordDict({RECORD: member.last[1]}), reply_to=message)
     reader, writer = os.pipe()
@@ -496,7 +540,10 @@ def in_a_child(member: Member, message: Message) -> Message:
             with os.fdopen(writer, "wb") as pipe:
                 pipe.write(answer.deflate())
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(status)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
@@ -567,3 +614,5 @@ def register(link: Link, public_key: Path) -> None:
         except httpx.HTTPStatusError as error:
             if "already in use" not in error.response.text:
                 raise EngineError(f"{public_key}: cannot be registered: {error.response.text[:200]}") from None
+        except httpx.HTTPError as error:
+            raise EngineError(f"no SuperLink at {link.address}: {error}") from None

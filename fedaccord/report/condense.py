@@ -53,7 +53,7 @@ def page_data(runs: Sequence[Path]) -> dict[str, Any]:
     detail = 1.0
     while True:
         data = {
-            "runs": [condense(run, label, detail) for run, label in zip(read, names, strict=True)],
+            "runs": [condensed(run, label, detail) for run, label in zip(read, names, strict=True)],
             "settings": settings_table(read),
         }
         size = len(json.dumps(data, separators=(",", ":")))
@@ -130,6 +130,14 @@ def settings_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: not row["differs"])
 
 
+def condensed(run: Run, label: str, detail: float) -> dict[str, Any]:
+    """A log that is not what a run writes is told as such."""
+    try:
+        return condense(run, label, detail)
+    except (TypeError, KeyError, AttributeError, ValueError, OverflowError, np.linalg.LinAlgError) as error:
+        raise RunError(f"{run.name}: its log is not what a run writes: {error!r}") from None
+
+
 def condense(run: Run, label: str, detail: float) -> dict[str, Any]:
     """One run's part of the page."""
     kept = evenly(len(run.lines), CURVE, detail)
@@ -142,6 +150,7 @@ def condense(run: Run, label: str, detail: float) -> dict[str, Any]:
         for entry in line.get("refused") or ()
     ]
     loss = [number(line.get("loss")) for line in run.lines]
+    tuned = "AH" in run.settings["method"].split("+")
     return {
         "label": label,
         "name": run.name,
@@ -159,7 +168,7 @@ def condense(run: Run, label: str, detail: float) -> dict[str, Any]:
             "tested": [round for round, _ in tested],
             "accuracy": [value for _, value in tested],
         },
-        "tuner": story(run.lines, HyperGrid.parse(run.settings["grid"]), detail),
+        "tuner": story(run.lines, HyperGrid.parse(run.settings["grid"]), detail) if tuned else None,
         "guards": guards[-EVENTS:],
         "guarded": len(guards),
         "refused": refused[-EVENTS:],

@@ -18,8 +18,9 @@
   const signed = (value) => (value === null || value === undefined ? "–" : `${value > 0 ? "+" : ""}${figure(100 * value, 3)} %`);
   const count = (value) => value.toLocaleString("en");
   function duration(seconds) {
-    if (seconds >= 3600) return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
-    return seconds >= 60 ? `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s` : `${figure(seconds, 3)} s`;
+    if (seconds < 59.5) return `${figure(seconds, 3)} s`;
+    const whole = Math.round(seconds < 3570 ? seconds : seconds / 60);
+    return `${Math.floor(whole / 60)} ${seconds < 3570 ? "min" : "h"} ${whole % 60} ${seconds < 3570 ? "s" : "min"}`;
   }
   const total = (run) => run.time.parts.reduce((sum, part) => sum + part.total, 0);
   const onPaper = () => "paper" in document.documentElement.dataset;

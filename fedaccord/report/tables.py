@@ -25,6 +25,7 @@ class Table:
     heading: str
     columns: tuple[str, ...]
     rows: Sequence[Row]
+    marked: bool = True  # whether the best of a line is marked
 
 
 def last_accuracy(run: Path) -> float:
@@ -58,7 +59,7 @@ def lines_of(table: Table, sign: str, strong: str) -> list[list[str]]:
             cells = []
             for name in table.columns:
                 text = written(figures[name], sign, who == "paper") if name in figures else "–"
-                marked = name in figures and round(figures[name][0], 1) == best and len(figures) > 1
+                marked = table.marked and name in figures and round(figures[name][0], 1) == best and len(figures) > 1
                 cells.append(strong.format(text) if marked else text)
             label = row.label if number == 0 else ""
             lines.append([label, *([who] if beside else []), *cells])

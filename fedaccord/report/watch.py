@@ -74,7 +74,8 @@ class Handler(BaseHTTPRequestHandler):
 
 def written(runs: Sequence[Path]) -> tuple[int, ...]:
     """How long the logs are: as long as this stays, so does the page."""
-    return tuple(log.stat().st_size if (log := run / ROUNDS).is_file() else 0 for run in runs)
+    logs = [run / name for run in runs for name in (ROUNDS, f"{ROUNDS}.gz")]
+    return tuple(log.stat().st_size if log.is_file() else -1 for log in logs)
 
 
 @functools.lru_cache(maxsize=1)

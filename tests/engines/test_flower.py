@@ -370,7 +370,132 @@ def test_a_round_with_bad_clients_equals_the_round_without_them(federation, tmp_
     assert params_sha256(outcome.state.params) == params_sha256(straight.state.params)
 
 
+# ---------------------------------------------------------------- the server's end by itself
+
+
+class Wire:
+    """A grid in memory, for what honest software never sends. `answers`: node -> a function from message to reply."""
+
+    def __init__(self, answers):
+        self.answers, self.replies, self.pushed = answers, {}, []
+        self.away: set[int] = set()
+
+    def get_node_ids(self):
+        return [node for node in self.answers if node not in self.away]
+
+    def push_messages(self, messages):
+        numbers = []
+        for message in messages:
+            number = f"m{len(self.pushed)}"
+            message.metadata.__dict__["_message_id"] = number
+            self.pushed.append(message)
+            numbers.append(number)
+            reply = self.answers[message.metadata.dst_node_id](message)
+            if reply is not None:
+                self.replies[number] = reply
+        return numbers
+
+    def pull_messages(self, numbers):
+        found = [self.replies.pop(number) for number in numbers if number in self.replies]
+        for reply in found:
+            if isinstance(reply, Exception):
+                raise reply
+        return found
+
+
+@pytest.fixture
+def own_run():
+    """flwr wants to know whose messages these are."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+
+
+def client(number, **changes):
+    """An honest client of a model of two numbers, but for the changes."""
+
+    def answer(message):
+        from flwr.app import ConfigRecord, Message, RecordDict
+
+        if message.metadata.message_type == "query":
+            record = ConfigRecord({"client": number})
+        else:
+            params = {"w": torch.full((2,), float(number))}
+            record = ConfigRecord({"params": flower.packed(params), "examples": 5, "loss": 0.5, **changes})
+        return Message(RecordDict({flower.RECORD: record}), reply_to=message)
+
+    return answer
+
+
+def engine_over(wire, deadline=1.0, **more):
+    return flower.FlowerEngine(wire, "e", deadline, **more)
+
+
+TWO = Order(1, (0, 1), {"w": torch.zeros(2)}, Hyper(lr=0.1, steps=1))
+
+
+def test_nonsense_from_one_client_leaves_the_others_alone(own_run):
+    overflow = b'{"w":{"dtype":"F32","shape":[0,4611686018427387904,4611686018427387904],"data_offsets":[0,0]}}'
+    bad = {
+        "overflow": client(1, params=len(overflow).to_bytes(8, "little") + overflow),
+        "a reply to another": lambda message: answer_to(message, "m99"),
+        "what flwr cannot read": lambda message: ValueError("broken") if message.metadata.message_type != "query" else
+        client(1)(message),
+    }  # fmt: skip
+    for name, node in bad.items():
+        wire = Wire({10: client(0), 11: node})
+        engine = engine_over(wire, deadline=4.0)
+        engine.nodes, engine.answered = {0: 10, 1: 11}, {10, 11}
+        first, second = engine.train(TWO)
+        assert first.client == 0, name
+        assert torch.equal(first.params["w"], torch.zeros(2)), name
+        assert isinstance(second, Refusal), name
+
+
+def answer_to(message, number):
+    reply = client(1)(message)
+    reply.metadata.__dict__["_reply_to_message_id"] = number
+    return reply
+
+
+def test_a_loss_that_nobody_asked_for_is_not_read(own_run):
+    update, _ = engine_over(Wire({10: client(0, received_loss=9.0, previous_loss=1e-9), 11: client(1)})).train(TWO)
+    assert (update.received_loss, update.previous_loss) == (None, None)
+
+
+def test_a_dead_client_costs_one_deadline_and_an_outage_does_not_use_up_the_run(own_run):
+    wire = Wire(
+        {10: client(0), 11: lambda message: None if message.metadata.message_type != "query" else client(1)(message)}
+    )
+    engine = engine_over(wire)
+    begin = time.monotonic()
+    assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate", "Refusal"]
+    assert time.monotonic() - begin >= 1.0
+    wire.away = {11}
+    begin = time.monotonic()
+    assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate", "Refusal"]
+    assert time.monotonic() - begin < 0.8  # nobody waits for it any more
+    wire.away = {10, 11}
+    for _ in range(2):  # with nobody there a round waits: they may come back
+        begin = time.monotonic()
+        assert {type(each).__name__ for each in engine.train(TWO)} == {"Refusal"}
+        assert time.monotonic() - begin >= 1.0
+    wire.away = set()
+    wire.answers[12] = client(1)  # back, on another node
+    wire.away = {11}
+    assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate"] * 2
+
+
+def test_an_order_dies_with_its_round(own_run):
+    wire = Wire({10: client(0), 11: client(1)})
+    list(engine_over(wire, deadline=7.0).train(TWO))
+    lives = {message.metadata.message_type: message.metadata.ttl for message in wire.pushed}
+    assert 5 < lives["train"] <= 7
+
+
 # ---------------------------------------------------------------- a client by itself
+
+ORDER = Order(1, (1,), {"w": torch.zeros(2)}, Hyper(lr=0.1, steps=1))
 
 
 @pytest.fixture
@@ -400,6 +525,21 @@ def test_a_repeated_round_starts_from_the_theta_of_before_it(member, tmp_path):
     member.answer(order_for(member, 3, committed=2))
     assert [name[:6] for name in private_files(tmp_path)["1"]] == ["000002", "000003"]
     assert first != second
+
+
+def test_what_an_earlier_run_left_is_not_taken_for_this_ones(member, tmp_path):
+    """The same experiment once more, with the same folder: rounds that this run did not do must not be there."""
+    for round in (1, 2, 3):
+        member.answer(order_for(member, round))
+    member.answer(order_for(member, 1))
+    assert [name[:6] for name in private_files(tmp_path)["1"]] == ["000001"]
+
+
+def test_a_damaged_theta_is_a_reason_not_a_crash(member, tmp_path):
+    member.answer(order_for(member, 1))
+    (file,) = tmp_path.rglob("*.safetensors")
+    file.write_bytes(b"junk")
+    assert "damaged" in member.answer(order_for(member, 2))["why"]
 
 
 BAD_ORDERS = [
@@ -434,7 +574,7 @@ def test_a_client_refuses_what_is_outside_its_limits(member, tmp_path, changes, 
     assert set(reply) == {"why"}
     assert why in reply["why"]
     assert private_files(tmp_path) == before
-    assert flower.read_update(1, reply) == Refusal(1, f"the client said no: {reply['why']}")
+    assert flower.read_update(1, ORDER, reply) == Refusal(1, f"the client said no: {reply['why']}")
 
 
 @pytest.mark.parametrize("drop", ["round", "committed", "params", "hyper", "experiment"])
@@ -462,7 +602,7 @@ def test_a_message_of_another_kind_is_refused(member):
     "reply", [{}, {"params": b"junk", "examples": 3, "loss": 0.1}, {"params": b"", "loss": 1.0}, {"examples": 3}]
 )
 def test_a_reply_that_cannot_be_read_is_a_refusal(reply):
-    assert isinstance(flower.read_update(4, reply), Refusal)
+    assert isinstance(flower.read_update(4, ORDER, reply), Refusal)
 
 
 def test_an_order_and_an_update_travel_exactly(member):
