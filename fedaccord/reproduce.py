@@ -137,11 +137,6 @@ STEPS = {
         local_work(2000, (5, 20, 80, 200), 3, 0.1, **SELDOM),
         "MNIST, non-iid, C=1.0: test accuracy in % after 2,000 local steps of rate 0.1, by steps a round, 3 seeds",
     ),
-    "steps-cifar10": Study(
-        "cifar10",
-        local_work(300, (5, 20, 60), 1, 0.05, **OFTEN),
-        "CIFAR-10, non-iid, C=1.0: test accuracy in % after 300 local steps of rate 0.05, by steps a round, 1 seed",
-    ),
 }
 EVERY = {**TABLES, **SEARCHES, **STEPS}
 PARTS = ("mnist", "cifar10", "kws", "search", "steps", "overhead", "evolution")

@@ -200,7 +200,8 @@ def try_to_join(local, words):
 CANARIES = 1000
 
 
-def test_every_message_of_a_run_holds_the_allowed_names_and_no_canary(federation, tmp_path):
+@pytest.mark.parametrize("evaluate", ["server", "clients"])
+def test_every_message_of_a_run_holds_the_allowed_names_and_no_canary(federation, tmp_path, evaluate):
     """Canaries in the data and in theta_i, which keeps them at so small a rate."""
     canaries = torch.rand(4 * CANARIES, generator=torch.Generator().manual_seed(0))
     data = tmp_path / "canary.py"
@@ -215,6 +216,7 @@ def test_every_message_of_a_run_holds_the_allowed_names_and_no_canary(federation
             "split": "iid",
             "lr": 1e-6,
             "rm_weight": 1e-12,
+            "evaluate": evaluate,
             "steps": 3,
             "rounds": 4,
         }
@@ -242,7 +244,18 @@ def test_every_message_of_a_run_holds_the_allowed_names_and_no_canary(federation
     assert planted
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-    allowed = {"round", "committed", "experiment", "report_loss", "params", "examples", "loss", "client", "hyper"}
+    scalar = {"received_loss"} if evaluate == "clients" else set()  # the one scalar of the second way
+    allowed = scalar | {
+        "round",
+        "committed",
+        "experiment",
+        "report_loss",
+        "params",
+        "examples",
+        "loss",
+        "client",
+        "hyper",
+    }
     model = parts_of(find_task(task_name), settings).model
     exchanged: dict[tuple[str, int], int] = {}
     wire = b""
@@ -491,6 +504,34 @@ def test_an_order_dies_with_its_round(own_run):
     list(engine_over(wire, deadline=7.0).train(TWO))
     lives = {message.metadata.message_type: message.metadata.ttl for message in wire.pushed}
     assert 5 < lives["train"] <= 7
+
+
+def test_the_example_app_trains_and_goes_on(own_run, tmp_path, monkeypatch):
+    """Its own ServerApp and ClientApp objects, as Flower calls them; the stock commands are tried in docs/deploy.md."""
+    from flwr.app import Context, RecordDict
+
+    folder = Path(__file__).parents[2] / "examples" / "flower_app"
+    monkeypatch.syspath_prepend(str(folder))
+    for name in ("task", "server_app", "client_app"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import client_app
+    import server_app
+
+    def context(**node):
+        return Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=run, series_id=0)
+
+    def node(number):
+        return lambda message: client_app.app(message, context(client=number, private=str(tmp_path / f"p{number}")))
+
+    wire = Wire({10 + number: node(number) for number in range(3)})
+    for rounds in (2, 4):
+        run = {"run": str(tmp_path / "run"), "rounds": rounds}
+        server_app.app(wire, context())
+        assert len(list(read_rounds(tmp_path / "run"))) == rounds
+    assert list(read_rounds(tmp_path / "run"))[-1]["loss"] < 2.0
+    assert private_files(tmp_path / "p1").keys() == {"1"}
+    for name in ("task", "server_app", "client_app"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 # ---------------------------------------------------------------- a client by itself
