@@ -353,7 +353,7 @@ sys.exit(main())
 
 
 def test_a_round_with_bad_clients_equals_the_round_without_them(federation, tmp_path):
-    settings = settings_for(clients=6, rounds=2, deadline=15.0, method="FA+RM", lr=0.1, steps=5)
+    settings = settings_for(clients=6, rounds=1, deadline=20.0, method="FA+RM", lr=0.1, steps=5)
     local = federation(settings, nodes=6)
     (tmp_path / "bad.py").write_text(BAD_NODE)
     for client, kind in ((2, "sleep"), (3, "nan"), (4, "shape"), (5, "many")):
@@ -363,6 +363,9 @@ def test_a_round_with_bad_clients_equals_the_round_without_them(federation, tmp_
     local.start(local.link)
     for part in local.members:
         local.start(part)
+    for part in local.members:
+        log = local.folder / f"{part.name}.log"
+        wait_for(lambda log=log: "is connected" in log.read_text())
     with grid_of(local) as grid:
         outcome = serve_task(find_task("digits"), settings, grid, local.folder / "run", lambda made: None)
     why = {entry["client"]: entry["why"] for entry in outcome.rounds[0].refused}
@@ -480,19 +483,19 @@ def test_a_dead_client_costs_one_deadline_and_an_outage_does_not_use_up_the_run(
     wire = Wire(
         {10: client(0), 11: lambda message: None if message.metadata.message_type != "query" else client(1)(message)}
     )
-    engine = engine_over(wire)
+    engine = engine_over(wire, deadline=3.0)
     begin = time.monotonic()
     assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate", "Refusal"]
-    assert time.monotonic() - begin >= 1.0
+    assert time.monotonic() - begin >= 3.0
     wire.away = {11}
     begin = time.monotonic()
     assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate", "Refusal"]
-    assert time.monotonic() - begin < 0.8  # nobody waits for it any more
+    assert time.monotonic() - begin < 2.5  # nobody waits for it any more
     wire.away = {10, 11}
     for _ in range(2):  # with nobody there a round waits: they may come back
         begin = time.monotonic()
         assert {type(each).__name__ for each in engine.train(TWO)} == {"Refusal"}
-        assert time.monotonic() - begin >= 1.0
+        assert time.monotonic() - begin >= 3.0
     wire.away = set()
     wire.answers[12] = client(1)  # back, on another node
     wire.away = {11}
