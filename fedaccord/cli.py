@@ -16,6 +16,7 @@ from fedaccord.config import FIELDS, Settings
 from fedaccord.errors import EngineError, FedAccordError, RunError, SettingsError
 
 STOPPED = 130
+TRY_AGAIN = 75
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -476,8 +477,7 @@ def federation_server(options: argparse.Namespace) -> int:
         with open_grid(link) as grid:
             outcome = federation.serve_task(task, settings, grid, options.run, lambda made: choose(made, options.json))
     except EngineError as error:
-        print(f"fedaccord: {error}", file=sys.stderr)
-        return federation.TRY_AGAIN
+        return try_again(error)
     return tell(options, outcome, options.run, began, "run the same command again")
 
 
@@ -491,8 +491,17 @@ def federation_node(options: argparse.Namespace) -> int:
     link = Link(options.superlink, root_certificates(options), options.key)
     limits = Limits(options.max_steps, options.min_lr, options.max_lr)
     member = federation.member_of_task(task, settings, options.client, options.private, limits)
-    run_node(link, member, progress, options.patience)
+    try:
+        run_node(link, member, progress, options.patience)
+    except EngineError as error:
+        return try_again(error)
     return 0
+
+
+def try_again(error: EngineError) -> int:
+    """What was lost may come back: whoever watches over this process may start it again."""
+    print(f"fedaccord: {error}", file=sys.stderr)
+    return TRY_AGAIN
 
 
 def federation_certificates(options: argparse.Namespace) -> int:

@@ -35,10 +35,6 @@ from fedaccord.session import Outcome, drive
 from fedaccord.simulation import Simulation, federation_of, find_device, lay_out, parts_of, site_of
 from fedaccord.tasks import Task
 
-TRY_AGAIN = 75
-"""Exit status of a server whose SuperLink is gone: it may be started again."""
-
-
 # ---------------------------------------------------------------- the two parts
 
 

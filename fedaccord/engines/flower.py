@@ -39,7 +39,7 @@ from safetensors import SafetensorError
 
 from fedaccord.client.store import PrivateStore
 from fedaccord.client.training import Site, train
-from fedaccord.errors import EngineError, FedAccordError, UpdateRefused
+from fedaccord.errors import EngineError, FedAccordError, SettingsError, UpdateRefused
 from fedaccord.files import write_durably
 from fedaccord.records import ClientUpdate, Hyper, Order, Params, Refusal
 
@@ -575,7 +575,7 @@ def key_pair(link: Link) -> Any:
     try:
         key = load_ssh_private_key(link.key.read_bytes(), None)
     except (OSError, ValueError) as error:
-        raise EngineError(f"{link.key}: not a private key of a node: {error}") from None
+        raise SettingsError(f"{link.key}: not a private key of a node: {error}") from None
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     return key, key.public_key()
 
