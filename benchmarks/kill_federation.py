@@ -128,9 +128,11 @@ def main() -> int:
                 found = run(Path(folder), settings, killer(what, delay, options.stay_dead, told))
             if not told:
                 continue  # it was over before: not a trial
+            same = all(found[key] == calm[key] for key in ("params", "psi", "theta"))
+            if options.stay_dead and same:
+                continue  # it had done its last round before
             number += 1
             total += 1
-            same = all(found[key] == calm[key] for key in ("params", "psi", "theta"))
             fine = found["status"] == 0 and found["rounds"] == options.rounds
             fine = fine and (found["refused"] > 0 if options.stay_dead else same)
             good += fine
