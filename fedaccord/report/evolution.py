@@ -13,16 +13,18 @@ def draw(columns: Panels, path: Path) -> None:
     """One column a title, one colour a label, one line a run; the rate in the first row, the iterations below."""
     figure = new_figure(4.2 * len(columns), 4.6)
     grid = figure.subplots(2, len(columns), squeeze=False)
+    kinds = list(dict.fromkeys(kind for curves in columns.values() for kind in curves))
+    colours = dict(zip(kinds, COLOURS[1:], strict=False))
     for column, (title, curves) in enumerate(columns.items()):
         logs = {kind: [list(read_rounds(run)) for run in runs] for kind, runs in curves.items()}
         for row, (name, label) in enumerate(ROWS.items()):
             axes = grid[row][column]
-            for colour, (kind, runs) in zip(COLOURS[1:], logs.items(), strict=False):
+            for kind, runs in logs.items():
                 for number, lines in enumerate(runs):
                     axes.plot(
                         [line["round"] for line in lines],
                         [line["policy"]["mean"][name] for line in lines],
-                        color=colour,
+                        color=colours[kind],
                         linewidth=1.2,
                         label=kind if number == 0 else None,
                     )
