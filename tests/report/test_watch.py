@@ -90,7 +90,11 @@ def test_ctrl_c_ends_it_cleanly(tmp_path):
     run = write_run(tmp_path / "run", [line(1)])
     code = "import sys, pathlib; from fedaccord.report.watch import serve; serve([pathlib.Path(sys.argv[1])])"
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", code, str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-u", "-c", code, str(run)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits that it is ignored
     )
     address = process.stdout.readline()
     assert address.startswith("http://127.0.0.1:")
