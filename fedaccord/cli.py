@@ -452,7 +452,7 @@ def federation_up(options: argparse.Namespace) -> int:
     _, settings = settings_of(options)
     typed = (config.read_toml(options.config) if options.config else {}) | given(options)
     # one class a client would want ten of them: a few clients share the classes unevenly
-    few = {} if "split" in typed else {"split": "dirichlet", "alpha": 0.3}
+    few = {} if "split" in typed else {"split": "dirichlet", "alpha": typed.get("alpha", 0.3)}
     settings = config.make(dataclasses.asdict(settings), few, {"clients": options.nodes})
     folder = options.folder or Path("runs") / f"federation-{Path(settings.task.replace(':', '-')).name}"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -505,7 +505,7 @@ def try_again(error: EngineError) -> int:
 
 
 def federation_certificates(options: argparse.Namespace) -> int:
-    from fedaccord.federation import make_authority
+    from fedaccord.certificates import make_authority
 
     need_flower()
     if (options.folder / "ca.key").exists():
@@ -516,7 +516,7 @@ def federation_certificates(options: argparse.Namespace) -> int:
 
 
 def federation_key(options: argparse.Namespace) -> int:
-    from fedaccord.federation import make_node_key
+    from fedaccord.certificates import make_node_key
 
     need_flower()
     make_node_key(options.file)

@@ -1,6 +1,5 @@
 """Runs what a study lacks: a process a core, each with one worker, each able to be killed and resumed."""
 
-import ctypes
 import json
 import os
 import signal
@@ -11,6 +10,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fedaccord.config import FIELDS, Settings
+from fedaccord.processes import die_with
 from fedaccord.runs import ROUNDS, SETTINGS, pack
 from fedaccord.session import stop_request
 from fedaccord.studies import Cell, done
@@ -108,7 +109,7 @@ def open_child(cell: Cell, folder: Path) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=end_with_parent,
+        preexec_fn=partial(die_with, os.getpid()),  # a study that was killed can be taken up at once
     )
 
 
@@ -119,12 +120,6 @@ def a_round(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return entry if isinstance(entry, dict) and {"round", "accuracy"} <= entry.keys() else None
-
-
-def end_with_parent() -> None:
-    """A run of a study that was killed is killed too: it can be taken up at once."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def assignments(settings: Settings) -> list[str]:

@@ -1,33 +1,30 @@
 """A real federation: the server's process, a client's process, and all of it on one machine for a first try.
 
-What travels is in engines/flower.py. Here is who plays which part: keys and certificates, the processes of a local
-federation, and what happens when one of them dies.
+What travels is in engines/flower.py. Here is who plays which part, and what happens when one of them dies.
 """
 
 import contextlib
-import ctypes
-import datetime
 import fcntl
-import ipaddress
 import os
-import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from fedaccord.certificates import make_authority, make_node_key
 from fedaccord.config import Settings
 from fedaccord.data.prepare import as_stored
 from fedaccord.errors import EngineError, RunError, SettingsError
-from fedaccord.files import write_durably
 from fedaccord.live import LineView, View
+from fedaccord.processes import die_with
 from fedaccord.records import ClientData, Examples, Prepare
 from fedaccord.runs import SETTINGS, RunFolder, experiment_of
 from fedaccord.seeds import global_seed
@@ -118,81 +115,6 @@ def serve_mine(
     return serve(grid, settings, model, clients, validation, test, prepare, folder, LineView)
 
 
-# ---------------------------------------------------------------- keys and certificates
-
-
-def make_authority(folder: Path, hosts: Sequence[str], days: int = 365) -> None:
-    """ca.pem (to give away), ca.key (to keep), server.pem and server.key for the SuperLink at these hosts."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    now = datetime.datetime.now(datetime.UTC)
-
-    def name(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, text)])
-
-    def certificate(subject: str, key: Any, issuer_key: Any, is_authority: bool) -> x509.CertificateBuilder:
-        usage = dict.fromkeys(
-            ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
-             "decipher_only"), False
-        )  # fmt: skip
-        return (
-            x509.CertificateBuilder()
-            .subject_name(name(subject))
-            .issuer_name(name("fedaccord authority"))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now + datetime.timedelta(days=min(0, days) - 1))
-            .not_valid_after(now + datetime.timedelta(days=days))
-            .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
-            .add_extension(
-                x509.KeyUsage(digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, **usage), True
-            )
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
-        )
-
-    authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    own = certificate("fedaccord authority", authority, authority, True).sign(authority, hashes.SHA256())
-    names: list[x509.GeneralName] = []
-    for host in hosts:
-        try:
-            names.append(x509.IPAddress(ipaddress.ip_address(host)))
-        except ValueError:
-            names.append(x509.DNSName(host))
-    signed = (
-        certificate("superlink", server, authority, False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .sign(authority, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    for file, key in (("ca.key", authority), ("server.key", server)):
-        secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        write_durably(folder / file, secret, mode=0o600)
-    write_durably(folder / "ca.pem", own.public_bytes(pem))
-    write_durably(folder / "server.pem", signed.public_bytes(pem))
-    write_durably(folder / "secret", secrets.token_hex(32).encode(), mode=0o600)
-
-
-def make_node_key(path: Path) -> None:
-    """A node's private key, and beside it the public one (.pub), which the SuperLink is told."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    if path.exists():
-        raise RunError(f"{path}: exists already; a key is never overwritten")
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    key = ec.generate_private_key(ec.SECP384R1())
-    openssh = serialization.PrivateFormat.OpenSSH
-    secret = key.private_bytes(serialization.Encoding.PEM, openssh, serialization.NoEncryption())
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    write_durably(path.with_name(f"{path.name}.pub"), public + b"\n")
-    write_durably(path, secret, mode=0o600)  # last: with it, the pair is whole
-
-
 # ---------------------------------------------------------------- all on one machine
 
 
@@ -280,7 +202,7 @@ class LocalFederation:
                 stderr=None if part is self.server else log,
                 env=env,
                 start_new_session=part is not self.server,  # Ctrl-C is for the server alone; it ends the rest
-                preexec_fn=die_with_parent,
+                preexec_fn=partial(die_with, os.getpid()),  # none outlives this one
             )
         if part is self.link:
             self.wait_for_link()
@@ -370,12 +292,6 @@ class LocalFederation:
                 except subprocess.TimeoutExpired:
                     part.process.kill()
                     part.process.wait()
-
-
-def die_with_parent() -> None:
-    """No process of a local federation outlives the one that started it, however that ended; any may be killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def free_port() -> int:

@@ -11,7 +11,6 @@ model as safetensors bytes (exact, any dtype). Every object of a message is a re
 
 import contextlib
 import copy
-import ctypes
 import hashlib
 import math
 import os
@@ -41,6 +40,7 @@ from fedaccord.client.store import PrivateStore
 from fedaccord.client.training import Site, train
 from fedaccord.errors import EngineError, FedAccordError, SettingsError, UpdateRefused
 from fedaccord.files import write_durably
+from fedaccord.processes import die_with
 from fedaccord.records import ClientUpdate, Hyper, Order, Params, Refusal
 
 RECORD = "fedaccord"
@@ -217,7 +217,8 @@ class FlowerEngine:
 
     def pull(self, numbers: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
         """The replies that are there, each with the number of the message it answers; None for one beyond reading."""
-        for part in [[number] for number in numbers] if self.one_by_one else [list(numbers)] * bool(numbers):
+        parts = [[number] for number in numbers] if self.one_by_one else [list(numbers)]
+        for part in filter(None, parts):
             try:
                 replies = list(self.grid.pull_messages(part))
             except (httpx.HTTPError, OSError):
@@ -331,13 +332,8 @@ class Member:
         return order
 
 
-def respond(member: Member, message: Message) -> Message:
-    """Any message -> the reply to it."""
-    if message.metadata.message_type.startswith(MessageType.QUERY):
-        answer = ConfigRecord({"client": member.client})
-    else:
-        answer = member.answer(records_of(message))
-    return Message(RecordDict({RECORD: answer}), reply_to=message)
+def reply_with(record: ConfigRecord, message: Message) -> Message:
+    return Message(RecordDict({RECORD: record}), reply_to=message)
 
 
 # ---------------------------------------------------------------- as Flower apps
@@ -360,12 +356,11 @@ def client_app(make: Callable[[Mapping[str, Any]], Member]) -> ClientApp:
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        number = ConfigRecord({"client": int(context.node_config["client"])})
-        return Message(RecordDict({RECORD: number}), reply_to=message)
+        return reply_with(ConfigRecord({"client": int(context.node_config["client"])}), message)
 
     @app.train()
     def train_(message: Message, context: Context) -> Message:
-        return respond(make(context.node_config), message)
+        return reply_with(make(context.node_config).answer(records_of(message)), message)
 
     return app
 
@@ -523,11 +518,11 @@ def run_node(link: Link, member: Member, say: Callable[[str], None], patience: f
 def in_a_child(member: Member, message: Message) -> Message:
     """Carry out an order in a forked process. If that dies, the server is told at once and may send it again."""
     if message.metadata.message_type.startswith(MessageType.QUERY):
-        return respond(member, message)
+        return reply_with(ConfigRecord({"client": member.client}), message)
     record = records_of(message)
     asked = hashlib.sha256(ConfigRecord(dict(record)).deflate()).hexdigest()
     if member.last is not None and member.last[0] == asked:  # sent twice: the answer was slow, or lost
-        return Message(RecordDict({RECORD: member.last[1]}), reply_to=message)
+        return reply_with(member.last[1], message)
     reader, writer = os.pipe()
     parent = os.getpid()
     child = os.fork()
@@ -554,15 +549,7 @@ def in_a_child(member: Member, message: Message) -> Message:
     answer = ConfigRecord.inflate(data)
     if "params" in answer:
         member.last = asked, answer
-    return Message(RecordDict({RECORD: answer}), reply_to=message)
-
-
-def die_with(parent: int) -> None:
-    """A client's process must not outlive its node."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)
+    return reply_with(answer, message)
 
 
 def key_pair(link: Link) -> Any:

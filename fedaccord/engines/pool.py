@@ -8,7 +8,6 @@ again from what they began with.
 
 import contextlib
 import copy
-import ctypes
 import math
 import mmap
 import multiprocessing
@@ -30,6 +29,7 @@ from fedaccord.client.objective import read_params
 from fedaccord.client.training import Site, Trainer
 from fedaccord.engines.serial import SerialEngine
 from fedaccord.errors import EngineError
+from fedaccord.processes import die_with
 from fedaccord.records import ClientUpdate, Order, Params
 
 AHEAD = 2
@@ -279,10 +279,3 @@ def let_go(own: int) -> None:
             with contextlib.suppress(OSError):  # the listing's own
                 os.fstat(number)
                 os.dup2(nothing, number)
-
-
-def die_with(parent: int) -> None:
-    """A worker in the middle of a long step must not outlive a parent that was killed."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(0)

@@ -1,5 +1,6 @@
 """What all matplotlib pictures share."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,12 @@ def new_figure(width: float, height: float) -> Any:
         raise SettingsError("pictures need the report extra: pip install 'fedaccord[report]'") from None
     matplotlib.rcParams["svg.hashsalt"] = "fedaccord"  # the same picture is the same file
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def colours_of(panels: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """A label has one colour in all panels."""
+    labels = dict.fromkeys(label for panel in panels.values() for label in panel)
+    return dict(zip(labels, COLOURS, strict=False))
 
 
 def tidy(axes: Any, legend: bool = True, **labels: str) -> None:

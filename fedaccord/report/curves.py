@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedaccord.report.canvas import COLOURS, new_figure, save, tidy
+from fedaccord.report.canvas import COLOURS, colours_of, new_figure, save, tidy
 from fedaccord.runs import read_rounds
 
 Panels = Mapping[str, Mapping[str, Sequence[Path]]]
 """Title -> label of a curve -> the runs (seeds) that it is made of."""
 
+POINTS = 200
 ROWS = {"accuracy": "test accuracy, %", "loss": "loss $L_t$"}
 
 
@@ -18,10 +19,12 @@ def draw(panels: Panels, path: Path, rows: Sequence[str] = ("accuracy",)) -> Non
     """One column a title, one curve a label: mean over its runs, with a band from least to most."""
     figure = new_figure(4.2 * len(panels), 0.6 + 2.6 * len(rows))
     grid = figure.subplots(len(rows), len(panels), squeeze=False)
+    colours = colours_of(panels)
     for row, field in enumerate(rows):
         for column, (title, curves) in enumerate(panels.items()):
             axes = grid[row][column]
-            for colour, (label, runs) in zip(COLOURS, curves.items(), strict=False):
+            for label, runs in curves.items():
+                colour = colours[label]
                 rounds, values = measured(runs, field)
                 axes.plot(rounds, values.mean(axis=0), color=colour, label=label, linewidth=1.6)
                 if len(runs) > 1:
@@ -39,12 +42,13 @@ def draw(panels: Panels, path: Path, rows: Sequence[str] = ("accuracy",)) -> Non
 
 
 def measured(runs: Sequence[Path], field: str) -> tuple[np.ndarray, np.ndarray]:
-    """The rounds in which all runs know the figure, and its values, (runs, rounds); an accuracy in percent."""
+    """Rounds in which all runs know the figure, at most 200, and its values, (runs, rounds); accuracy in percent."""
     scale = 100 if field == "accuracy" else 1
     found = [
         {line["round"]: scale * line[field] for line in read_rounds(run) if line[field] is not None} for run in runs
     ]
     shared = sorted(set.intersection(*(set(each) for each in found)))
+    shared = shared[:: max(1, -(-len(shared) // POINTS))][:-1] + shared[-1:]  # no eye sees more, and files stay small
     return np.array(shared), np.array([[each[round] for round in shared] for each in found])
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedaccord.report.canvas import COLOURS, new_figure, save, tidy
+from fedaccord.report.canvas import colours_of, new_figure, save, tidy
 from fedaccord.report.curves import Panels
 from fedaccord.runs import read_rounds
 
@@ -13,8 +13,7 @@ def draw(columns: Panels, path: Path) -> None:
     """One column a title, one colour a label, one line a run; the rate in the first row, the iterations below."""
     figure = new_figure(4.2 * len(columns), 4.6)
     grid = figure.subplots(2, len(columns), squeeze=False)
-    kinds = list(dict.fromkeys(kind for curves in columns.values() for kind in curves))
-    colours = dict(zip(kinds, COLOURS[1:], strict=False))
+    colours = colours_of(columns)
     for column, (title, curves) in enumerate(columns.items()):
         logs = {kind: [list(read_rounds(run)) for run in runs] for kind, runs in curves.items()}
         for row, (name, label) in enumerate(ROWS.items()):

@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from fedaccord import config
+from fedaccord.certificates import make_authority, make_node_key
 from fedaccord.cli import main
 from fedaccord.data import mnist
 from fedaccord.engines.serial import SerialEngine
-from fedaccord.federation import LocalFederation, client_settings, make_authority, make_node_key, serve_task
+from fedaccord.federation import LocalFederation, client_settings, serve_task
 from fedaccord.records import Hyper, Order, Refusal
 from fedaccord.runs import experiment_of, params_sha256, read_rounds
 from fedaccord.session import drive
