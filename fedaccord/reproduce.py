@@ -130,12 +130,23 @@ SEARCHES = {
         + schedules("non-iid", 1.0, ("FA",), RATES, rounds=10, **OFTEN),
         "CIFAR-10, fixed schedules tried (steps x rate x decay a round), 10 rounds, seed 0",
     ),
+    "search-kws": Study(
+        "kws",
+        schedules("iid", 1.0, ("FA",), RATES, rounds=12, width=32, **OFTEN)
+        + schedules("non-iid", 1.0, ("FA", "FA+RM"), RATES, rounds=12, width=32, **OFTEN),
+        "Keywords, half width, fixed schedules tried (steps x rate x decay a round), 12 rounds, seed 0",
+    ),
 }
 STEPS = {
     "steps-mnist": Study(
         "mnist",
-        local_work(2000, (5, 20, 80, 200), 1, 0.1, **SELDOM),
-        "MNIST, non-iid, C=1.0: test accuracy in % after 2,000 local steps of rate 0.1, by steps a round, 1 seed",
+        local_work(2000, (5, 20, 80, 200), 3, 0.1, **SELDOM),
+        "MNIST, non-iid, C=1.0: test accuracy in % after 2,000 local steps of rate 0.1, by steps a round, 3 seeds",
+    ),
+    "steps-cifar10": Study(
+        "cifar10",
+        local_work(300, (5, 20, 60), 1, 0.05, **OFTEN),
+        "CIFAR-10, non-iid, C=1.0: test accuracy in % after 300 local steps of rate 0.05, by steps a round, 1 seed",
     ),
 }
 EVERY = {**TABLES, **SEARCHES, **STEPS}
@@ -261,4 +272,4 @@ class Reproduction:
         self.say(f"{text}\nwritten: {file}\n")
 
 
-TRIALS = {"mnist": 200, "cifar10": 3, "kws": 2}
+TRIALS = {"mnist": 200, "cifar10": 15, "kws": 7}
