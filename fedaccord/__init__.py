@@ -1,12 +1,16 @@
 """Federated learning that stays on track when clients' data differ wildly."""
 
-from fedaccord.api import History, federate
-from fedaccord.client.describe import matching_report
-from fedaccord.config import Settings
-from fedaccord.errors import FedAccordError
-from fedaccord.policy.grid import HyperGrid
-from fedaccord.records import ClientData, Examples
-from fedaccord.tasks import Task
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedaccord.api import History, federate
+    from fedaccord.client.describe import matching_report
+    from fedaccord.config import Settings
+    from fedaccord.errors import FedAccordError
+    from fedaccord.policy.grid import HyperGrid
+    from fedaccord.records import ClientData, Examples
+    from fedaccord.tasks import Task
 
 __version__ = "0.1.0"
 __all__ = [
@@ -20,3 +24,22 @@ __all__ = [
     "federate",
     "matching_report",
 ]
+
+HOMES = {
+    "ClientData": "records",
+    "Examples": "records",
+    "FedAccordError": "errors",
+    "History": "api",
+    "HyperGrid": "policy.grid",
+    "Settings": "config",
+    "Task": "tasks",
+    "federate": "api",
+    "matching_report": "client.describe",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name is fetched when it is first asked for: `fedaccord --help` need not wait for torch."""
+    if name not in HOMES:
+        raise AttributeError(f"module 'fedaccord' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"fedaccord.{HOMES[name]}"), name)

@@ -27,6 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedaccord import config
 from fedaccord.client.objective import read_params
 from fedaccord.client.training import minibatches, train
+from fedaccord.processes import usable_cores
 from fedaccord.records import Hyper, Order, Params
 from fedaccord.report.paper import METHODS
 from fedaccord.seeds import generator
@@ -43,7 +44,7 @@ def machine() -> dict[str, Any]:
     """What the figures depend on."""
     return {
         "processor": processor_name(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "load_before": os.getloadavg()[0],
         "python": platform.python_version(),
@@ -166,7 +167,7 @@ def plain_round(model: nn.Module, site: Any, start: Params, hyper: Hyper) -> Par
 
 def shares(tasks: Sequence[str], repeats: int, workers: int | None, say: Callable[[str], None]) -> dict[str, Any]:
     """Per task and method: the share of the peak; and how much faster than a bare loop with torch's default threads."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     result: dict[str, Any] = {}
     for task in tasks:
         works: dict[str, Callable[[], float]] = {"peak": lambda: peak(cores)}

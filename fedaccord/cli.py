@@ -27,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FedAccordError as error:
         print(f"fedaccord: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("fedaccord: stopped", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print("; ".join(["fedaccord: stopped", *map(str, stop.args)]), file=sys.stderr)
         return STOPPED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing more to say
@@ -59,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="where run folders go (runs/)")
     run.add_argument("--name", help="name of the run folder (made from date, task, method, split and seed)")
     run.add_argument("--json", action="store_true", help="one JSON line a round, and one at the end")
-    run.add_argument("--paper", action="store_true", help="as printed: no guards (guards = false)")
+    run.add_argument("--paper", action="store_true", help="without the guards that the paper lacks (guards = false)")
     add_settings(run.add_argument_group("settings"))
     run.set_defaults(command=run_command)
 
@@ -363,14 +363,14 @@ def compare_command(options: argparse.Namespace) -> int:
     study = study_of(options)
     name = Path(study.task.replace(":", "-")).name
     folder = options.results or Path("runs") / f"compare-{name}"
-    failures = (
-        [] if options.no_run else compare.run_missing(list(studies.cells(study)), folder, options.lanes, options.keep)
-    )
+    failures = []
+    if options.no_run:
+        must_be_there(folder)
+    else:
+        failures = compare.run_missing(list(studies.cells(study)), folder, options.lanes, options.keep)
     table = studies.table_of(study, folder, with_paper=False)
     studies.write_tables(table, folder / "table")
     print(tables.FORMS[options.format](table))
-    for failure in failures:
-        print(f"fedaccord: {failure}", file=sys.stderr)
     there = [folder / cell.name for cell in studies.cells(study) if studies.finished(cell, folder)]
     if len(there) > OVERLAID:
         print(f"no page: {len(there)} runs on one would be a tangle; `fedaccord report` takes those you choose")
@@ -378,7 +378,14 @@ def compare_command(options: argparse.Namespace) -> int:
         print("no page: it needs the report extra, pip install 'fedaccord[report]'")
     else:
         write_report(there, folder / "report.html")
+    if failures:
+        print(f"fedaccord: {compare.summary(failures)}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def must_be_there(folder: Path) -> None:
+    if not folder.is_dir():
+        raise RunError(f"{folder}: no such folder, so there is nothing to make tables from")
 
 
 OVERLAID = 12
@@ -422,6 +429,8 @@ def reproduce_command(options: argparse.Namespace) -> int:
     for part in options.parts:
         if part not in (*reproduce.PARTS, "all"):
             raise SettingsError(f"reproduce: unknown '{part}'; there are {', '.join(reproduce.PARTS)} and all")
+    if options.no_run:
+        must_be_there(options.results)
     work = reproduce.Reproduction(
         options.results, options.budget, not options.no_run, options.lanes, options.device, print
     )

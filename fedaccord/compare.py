@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fedaccord.config import FIELDS, Settings
-from fedaccord.processes import die_with
+from fedaccord.files import make_folder
+from fedaccord.processes import die_with, usable_cores
 from fedaccord.runs import ROUNDS, SETTINGS, pack
 from fedaccord.session import stop_request
 from fedaccord.studies import Cell, done
@@ -49,8 +50,8 @@ def run_missing(todo: Sequence[Cell], folder: Path, lanes: int | None = None, ke
             pack(folder / cell.name)  # it was killed just before
     if not missing:
         return []
-    folder.mkdir(parents=True, exist_ok=True)
-    count = min(len(missing), lanes or len(os.sched_getaffinity(0)))
+    make_folder(folder)
+    count = min(len(missing), lanes or usable_cores())
     view = Overview(todo, state)
     failures: list[str] = []
     children: dict[str, subprocess.Popen[str]] = {}
@@ -91,7 +92,7 @@ def run_missing(todo: Sequence[Cell], folder: Path, lanes: int | None = None, ke
                 for child in list(children.values()):
                     child.send_signal(signal.SIGTERM)  # each ends after its round
     if asked.is_set():
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt("the same command goes on from here")
     return failures
 
 
@@ -111,6 +112,12 @@ def open_child(cell: Cell, folder: Path) -> "subprocess.Popen[str]":
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         preexec_fn=partial(die_with, os.getpid()),  # a study that was killed can be taken up at once
     )
+
+
+def summary(failures: Sequence[str]) -> str:
+    """After each was told in full."""
+    count = "a run" if len(failures) == 1 else f"{len(failures)} runs"
+    return f"{count} failed, see above; the same command tries again"
 
 
 def a_round(line: str) -> dict[str, Any] | None:

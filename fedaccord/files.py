@@ -3,6 +3,15 @@
 import os
 from pathlib import Path
 
+from fedaccord.errors import RunError
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{path}: not a folder, and cannot be made one: {error.strerror}") from None
+
 
 def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
     """A temporary file beside it, flushed to disk, renamed, the folder flushed. Raises OSError and leaves no rest."""

@@ -1,4 +1,8 @@
-"""The paper's three networks. Blocks run conv -> pool -> ReLU: equal to conv -> ReLU -> pool, a quarter of the work."""
+"""The paper's three networks.
+
+Blocks run conv -> pool -> ReLU: the same scores as conv -> ReLU -> pool, and ReLU has a quarter of the work. What
+representation matching rebuilds is the block's output, after all three.
+"""
 
 from torch import nn
 

@@ -1,9 +1,13 @@
-"""Processes that must not be left behind."""
+"""Processes: how many there is room for, and that none is left behind."""
 
 import ctypes
 import os
 import signal
 import sys
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def die_with(parent: int) -> None:

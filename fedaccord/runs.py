@@ -215,8 +215,7 @@ def pack(path: Path) -> None:
         log.unlink()
     for name in (CHECKPOINTS, PRIVATE):
         shutil.rmtree(path / name, ignore_errors=True)
-    for name in (".lock", CSV):
-        (path / name).unlink(missing_ok=True)
+    (path / ".lock").unlink(missing_ok=True)
 
 
 def write(path: Path, data: bytes) -> None:

@@ -25,11 +25,12 @@ from fedaccord.config import Settings
 from fedaccord.data import partition
 from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import DataSet
-from fedaccord.engines.choose import choose, usable_cores
+from fedaccord.engines.choose import choose
 from fedaccord.errors import DataError, FedAccordError, SettingsError
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.policy.reinforce import Reinforce
 from fedaccord.policy.schedule import FixedSchedule, Replay
+from fedaccord.processes import usable_cores
 from fedaccord.records import ClientData, Engine, Examples, Hyper, Params, Policy, Prepare, Yardstick
 from fedaccord.runs import read_rounds
 from fedaccord.seeds import global_seed, numpy_generator

@@ -1,7 +1,7 @@
 """A study: many runs of one task that belong in one table. One folder a run, named by what sets it apart."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from fedaccord import config
 from fedaccord.config import Settings
 from fedaccord.errors import SettingsError
-from fedaccord.files import write_durably
+from fedaccord.files import make_folder, write_durably
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.report import paper, tables
 from fedaccord.runs import SETTINGS, read_rounds
@@ -41,13 +41,14 @@ USED_BY = {
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: its methods differ in nothing else."""
+    """A line of the table: its methods differ in nothing but what each was tuned to."""
 
     split: str
     fraction: float
     methods: tuple[str, ...]
     seeds: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
+    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # method -> settings of its own
     tag: str = ""  # where rows differ in more than split and fraction: how their runs' names say so
 
 
@@ -55,7 +56,7 @@ class Row:
 class Study:
     task: str
     rows: tuple[Row, ...]
-    heading: str = ""
+    heading: str = ""  # the word SEEDS becomes how many are behind each figure
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def cells(study: Study) -> Iterator[Cell]:
         for method in row.methods:
             for seed in range(row.seeds):
                 own = {"task": study.task, "method": method, "split": row.split, "fraction": row.fraction, "seed": seed}
-                settings = config.make(task.defaults(row.split), row.settings, own)
+                settings = config.make(task.defaults(row.split), row.settings, row.tuned.get(method, {}), own)
                 yield Cell(f"{row.split}-{method}-C{row.fraction}{row.tag}-s{seed}", row, method, seed, settings)
 
 
@@ -129,7 +130,16 @@ def table_of(study: Study, folder: Path, with_paper: bool = False) -> tables.Tab
             for name in order
         }
         rows.append(tables.Row(label(row), found, printed.get((row.split, row.fraction))))
-    return tables.Table(study.heading or heading(study), tuple(order), rows, marked=not any(r.tag for r in study.rows))
+    text = (study.heading or heading(study)).replace("SEEDS", seeds_behind(rows))
+    return tables.Table(text, tuple(order), rows, marked=not any(row.tag for row in study.rows))
+
+
+def seeds_behind(rows: Sequence[tables.Row]) -> str:
+    counts = {len(values) for row in rows for values in row.found.values()} - {0}
+    if not counts:
+        return "no run yet"
+    least, most = min(counts), max(counts)
+    return f"{least} to {most} seeds" if least < most else "1 seed" if most == 1 else f"{most} seeds"
 
 
 def label(row: Row) -> str:
@@ -139,16 +149,12 @@ def label(row: Row) -> str:
 def heading(study: Study) -> str:
     """What all runs of the study share."""
     rounds = sorted({cell.settings.rounds for cell in cells(study)})
-    seeds = sorted({row.seeds for row in study.rows})
-    return (
-        f"{study.task}: test accuracy in %, {' or '.join(map(str, rounds))} rounds, "
-        f"{' or '.join(map(str, seeds))} seed{'' if seeds == [1] else 's'}"
-    )
+    return f"{study.task}: test accuracy in %, {' or '.join(map(str, rounds))} rounds, SEEDS"
 
 
 def write_tables(table: tables.Table, stem: Path) -> list[Path]:
     """The table in every form."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(stem.parent)
     files = []
     for ending, form in tables.FORMS.items():
         file = stem.with_name(f"{stem.name}.{ending}")

@@ -82,7 +82,7 @@ PRESETS = {
             Pixels((0.5,), (0.25,)),
             {"rounds": 200, "grid": "lr = 0.02..0.5/9 log; steps = 3..30/9 log"},
             {
-                "iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 20},
+                "iid": {"lr": 0.2, "lr_decay": 0.99, "steps": 20},
                 "non-iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 10},
             },
         ),

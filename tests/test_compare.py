@@ -31,7 +31,8 @@ def test_all_runs_are_there_and_only_what_tables_need_is_kept(folder):
     names = [cell.name for cell in cells(STUDY)]
     assert names == [f"non-iid-{method}-C1.0-s{seed}" for method in ("FA", "FA+AH") for seed in (0, 1)]
     for name in names:
-        assert sorted(file.name for file in (folder / name).iterdir()) == ["rounds.jsonl.gz", "settings.toml"]
+        kept = sorted(file.name for file in (folder / name).iterdir())
+        assert kept == ["rounds.csv", "rounds.jsonl.gz", "settings.toml"]
 
 
 def test_a_run_of_a_study_is_the_run_that_run_makes(folder, tmp_path, capsys):
@@ -77,16 +78,40 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path):
     assert sum(done(cell, tmp_path) for cell in cells(study)) == 4 * 3
 
 
+def test_a_failure_is_told_once_and_counted_at_the_end(tmp_path, capfd):
+    words = ["--task", "digits", "--methods", "FA", "--splits", "classes", "--set", "classes_per_client=11"]
+    assert main(["compare", *words, "--results", str(tmp_path)]) == 1
+    said = capfd.readouterr()
+    assert said.out.replace("\n", " ").count("expected 1 to 10") == 1
+    assert said.err == "fedaccord: a run failed, see above; the same command tries again\n"
+
+
+def test_a_method_may_be_tuned_by_itself():
+    row = Row("non-iid", 1.0, ("FA", "FA+RM"), 1, {**SHORT, "lr": 0.3}, {"FA": {"lr": 0.1}})
+    assert [cell.settings.lr for cell in cells(Study("digits", (row,)))] == [0.1, 0.3]
+
+
+def test_the_heading_counts_the_runs_that_are_there(folder, tmp_path):
+    assert "2 seeds" in table_of(STUDY, folder).heading
+    assert "no run yet" in table_of(STUDY, tmp_path).heading
+    for name in ("non-iid-FA-C1.0-s0", "non-iid-FA-C1.0-s1", "non-iid-FA+AH-C1.0-s0"):
+        (tmp_path / name).symlink_to(folder / name)
+    assert "1 to 2 seeds" in table_of(STUDY, tmp_path).heading
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_study_that_was_cut_off_goes_on_where_it_was(tmp_path, how):
     """After Ctrl-C, and after kill -9 of the whole study: its runs end by themselves."""
     words = ["compare", "--task", "digits", "--methods", "FA,FA+WD", "--results", str(tmp_path), "--lanes", "2"]
     words += ["--set", "rounds=120", "--set", "checkpoint_every=5"]
-    study = subprocess.Popen([sys.executable, "-m", "fedaccord.cli", *words], stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "fedaccord.cli", *words]
+    study = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     run = tmp_path / "non-iid-FA-C1.0-s0"
     wait_for(lambda: (run / "rounds.jsonl").exists() and len(list(read_rounds(run))) > 7)
     study.send_signal(how)
-    assert study.wait(60) == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    _, said = study.communicate(timeout=60)
+    assert study.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    assert said == ("fedaccord: stopped; the same command goes on from here\n" if how == signal.SIGINT else "")
     wait_for(lambda: not holders(tmp_path))
     before = len(list(read_rounds(run)))
     assert 7 < before < 120
@@ -155,6 +180,16 @@ def test_bad_input_is_explained(words, complaint, tmp_path, capsys):
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.parametrize("words", [["compare", "--task", "digits"], ["reproduce", "mnist"]])
+def test_results_must_be_a_folder(words, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main([*words, "--results", str(tmp_path / "file")]) == 2
+    assert "not a folder" in capsys.readouterr().err
+    assert main([*words, "--no-run", "--results", str(tmp_path / "none")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
 def test_what_was_left_open_is_not_any_value(tmp_path):
     """A run with five clients is not the one with the default ten."""
     five = Study("digits", (Row("iid", 1.0, ("FA",), 1, {**SHORT, "clients": 5, "entropy_min": 0.5}),))
@@ -178,4 +213,4 @@ def test_a_packed_run_is_not_resumed(folder, capsys):
     run = folder / "non-iid-FA-C1.0-s0"
     assert main(["resume", str(run)]) == 2
     assert "its weights were let go" in capsys.readouterr().err
-    assert sorted(file.name for file in run.iterdir()) == ["rounds.jsonl.gz", "settings.toml"]
+    assert sorted(file.name for file in run.iterdir()) == ["rounds.csv", "rounds.jsonl.gz", "settings.toml"]

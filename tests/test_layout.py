@@ -68,3 +68,15 @@ def test_nothing_draws_from_a_global_generator():
             assert "import random" not in text, file
             assert "np.random." not in text.replace("np.random.Generator", ""), file
             assert "manual_seed" not in text, file
+
+
+def test_the_public_names_are_there_and_torch_waits_until_it_is_needed():
+    code = """
+import sys, fedaccord, fedaccord.cli
+assert set(fedaccord.HOMES) == set(fedaccord.__all__)
+assert "torch" not in sys.modules
+for name in fedaccord.__all__:
+    assert getattr(fedaccord, name).__module__ == "fedaccord." + fedaccord.HOMES[name], name
+assert not hasattr(fedaccord, "nothing")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,6 +1,5 @@
 """Which engine runs the clients: what was asked for, or what suits the model, the cohort and the machine."""
 
-import os
 import sys
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from fedaccord.engines.pool import PoolEngine
 from fedaccord.engines.serial import SerialEngine
 from fedaccord.engines.stacked import Stacks, cannot_stack
 from fedaccord.errors import SettingsError
+from fedaccord.processes import usable_cores
 from fedaccord.records import Engine, Hyper
 
 SMALL = 500_000
@@ -70,10 +70,6 @@ def suitable(site: Site, hyper: Hyper, cohort: int, processes: int, on_cpu: bool
     if processes > 1 and can_fork():
         return "pool", "a process a core"
     return "serial", "one client a round" if cohort == 1 else "one core"
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def can_fork() -> bool:

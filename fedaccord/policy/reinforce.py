@@ -79,23 +79,29 @@ class Reinforce:
         return {"mu": self.inside(mu).tolist(), "A": bounded(A).tolist(), "window": window, "pending": pending}
 
     def gradient(self, window: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-        r = np.array([entry["reward"] for entry in window])
         s_mu = np.array([entry["score_mu"] for entry in window])
         s_A = np.array([entry["score_A"] for entry in window])
+        advantage, _ = self.credit(window)
+        return np.tensordot(advantage, s_mu, 1), np.tensordot(advantage, s_A, 1)
+
+    def credit(self, window: list[dict[str, Any]]) -> tuple[np.ndarray, float | None]:
+        """What each round of the window earned beyond the baseline, and the baseline."""
+        r = np.array([entry["reward"] for entry in window])
         if self.baseline == "causal":
             # Eq. 7: sum_{tau=t-Z'}^{t} (r_tau - r_hat_t) score_tau, r_hat_t the mean of the same rewards
-            advantage = r - r.mean()
-        else:
-            # Eq. 6: (r_t - r_bar_t) score_t for the round in the middle of the window, which ends Z rounds after it;
-            # r_bar_t weighs the other rewards by Z + 1 - |tau - t|
-            Z = self.interval
-            advantage = np.zeros(len(r))
-            middle = len(r) - 1 - Z
-            if middle >= 0:
-                distance = np.abs(np.arange(len(r)) - middle)
-                weight = np.where(distance == 0, 0.0, Z + 1.0 - distance)
-                advantage[middle] = r[middle] - weight @ r / weight.sum()
-        return np.tensordot(advantage, s_mu, 1), np.tensordot(advantage, s_A, 1)
+            return r - r.mean(), float(r.mean())
+        # Eq. 6: (r_t - r_bar_t) score_t for the round in the middle of the window, which ends Z rounds after it;
+        # r_bar_t weighs the other rewards by Z + 1 - |tau - t|
+        Z = self.interval
+        advantage = np.zeros(len(r))
+        middle = len(r) - 1 - Z
+        if middle < 0:
+            return advantage, None
+        distance = np.abs(np.arange(len(r)) - middle)
+        weight = np.where(distance == 0, 0.0, Z + 1.0 - distance)
+        around = float(weight @ r / weight.sum())
+        advantage[middle] = r[middle] - around
+        return advantage, around
 
     def inside(self, mu: np.ndarray) -> np.ndarray:
         """The means are forced to stay within the ranges of the grid (the paper's evolution figure)."""
@@ -105,14 +111,13 @@ class Reinforce:
 
     def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
         """`before` is the state after sampling: its mu and A are those that h was drawn from."""
-        rewards = [entry["reward"] for entry in after["window"]]
         means = {axis.name: axis.value_at(mu) for axis, mu in zip(self.grid.axes, before["mu"], strict=True)}
         return {
             "mu": before["mu"],
             "A": before["A"],
             "mean": {name: float(f"{value:.6g}") for name, value in means.items()},
             "p": before["pending"][-1]["p"],
-            "baseline": float(np.mean(rewards)) if rewards else None,
+            "baseline": self.credit(after["window"])[1] if after["window"] else None,
             "why": self.why(before, after),
         }
 
@@ -123,17 +128,24 @@ class Reinforce:
                 return "nothing to learn from yet"
             alike = len({entry["reward"] for entry in after["window"]}) == 1
             return f"no change: {'all recent rounds paid alike' if alike else 'held at the edge of the grid'}"
-        sentences = []
+        window = after["window"]
+        advantage, baseline = self.credit(window)
+        moved = []
         for axis, old, new in zip(self.grid.axes, before["mu"], after["mu"], strict=True):
             if old == new:
                 continue
-            centre = float(f"{axis.value_at(old):.3g}")
-            above = [entry["reward"] for entry in after["window"] if entry["choice"][axis.name] > centre]
-            below = [entry["reward"] for entry in after["window"] if entry["choice"][axis.name] <= centre]
-            sides = [earned(above, f"above {centre:g}"), earned(below, f"up to {centre:g}")]
-            moved = f"{LABELS.get(axis.name, axis.name)} moved {'up' if new > old else 'down'}"
-            sentences.append(f"{moved}: of the last {len(after['window'])} rounds, {', '.join(filter(None, sides))}")
-        return "; ".join(sentences)
+            what = f"{LABELS.get(axis.name, axis.name)} moved {'up' if new > old else 'down'}"
+            if self.baseline == "causal":
+                centre = float(f"{axis.value_at(old):.3g}")
+                above = [entry["reward"] for entry in window if entry["choice"][axis.name] > centre]
+                below = [entry["reward"] for entry in window if entry["choice"][axis.name] <= centre]
+                sides = [earned(above, f"above {centre:g}"), earned(below, f"up to {centre:g}")]
+                moved.append(f"{what}: of the last {len(window)} rounds, {', '.join(filter(None, sides))}")
+            else:
+                one = window[int(np.flatnonzero(advantage)[0])]
+                choice = f"round {one['round']} with {one['choice'][axis.name]:.3g}"
+                moved.append(f"{what}: {choice} {gain(one['reward'])}, those around it {gain(baseline or 0.0)}")
+        return "; ".join(moved)
 
 
 LABELS = {"lr": "learning rate", "steps": "SGD iterations"}
@@ -143,8 +155,11 @@ def earned(rewards: list[float], where: str) -> str:
     """'3 above 0.02 lost 4 % each'; nothing for no rounds."""
     if not rewards:
         return ""
-    mean = sum(rewards) / len(rewards)
-    return f"{len(rewards)} {where} {'gained' if mean >= 0 else 'lost'} {brief(abs(100 * mean))} % each"
+    return f"{len(rewards)} {where} {gain(sum(rewards) / len(rewards))} each"
+
+
+def gain(reward: float) -> str:
+    return f"{'gained' if reward >= 0 else 'lost'} {brief(abs(100 * reward))} %"
 
 
 def brief(value: float) -> str:

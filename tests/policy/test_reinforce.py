@@ -83,6 +83,21 @@ def test_eq_6_written_out_with_its_delay():
         np.testing.assert_allclose(states[t]["A"], new_A, rtol=0, atol=1e-12)
 
 
+def test_with_eq_6_the_log_tells_its_own_baseline_and_the_one_round_that_counts():
+    """Z = 1: when round 3 is there, round 2 (0.2) is held against (0.5 + 0.1) / 2."""
+    tuner = policy(baseline="centred", interval=1)
+    state = tuner.start()
+    told = []
+    for t, reward in enumerate((0.5, 0.2, 0.1), 1):
+        _, sampled = tuner.sample(state, t, generator(0, "policy", t))
+        state = tuner.update(sampled, reward)
+        told.append(tuner.describe(sampled, state))
+    assert [entry["baseline"] for entry in told] == [None, 0.2, pytest.approx(0.3, abs=1e-15)]
+    assert "moved" in told[-1]["why"]
+    assert "round 2 with " in told[-1]["why"]
+    assert " gained 20 %, those around it gained 30 %" in told[-1]["why"]
+
+
 @pytest.mark.parametrize("baseline", ["causal", "centred"])
 def test_equal_rewards_leave_psi_unchanged(baseline):
     states, _ = play(policy(baseline=baseline), [0.25] * 12)  # 0.25: means of equal values are exact
