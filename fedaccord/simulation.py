@@ -1,5 +1,6 @@
 """From a task and settings to a Federation that is ready to run on this machine."""
 
+import copy
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -267,6 +268,22 @@ def check_model(
     if not isinstance(scores, torch.Tensor) or scores.dim() != 2 or scores.shape[1] <= largest:
         given = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else f"a {type(scores).__name__}"
         raise DataError(f"the model must give (examples, {largest + 1} or more class scores), it gives {given}")
+    for number, client in enumerate(clients):
+        if len(client) == 1:
+            check_alone(model, number, prepare(client.inputs.clone().to(device), None))
+            break
+
+
+@torch.no_grad()
+def check_alone(model: nn.Module, client: int, inputs: Tensor) -> None:
+    """A batch of one is too little for a BatchNorm over features."""
+    try:
+        copy.deepcopy(model).train()(inputs)
+    except ValueError as error:
+        raise DataError(
+            f"client {client} has a single example, and the model cannot be trained on that: {error}; give it another "
+            "example, leave it out, or use GroupNorm or LayerNorm in place of BatchNorm"
+        ) from error
 
 
 def lay_out(model: nn.Module, inputs: Tensor) -> None:
