@@ -104,6 +104,7 @@ def test_the_updates_are_those_of_a_plain_loop_in_client_order(name, opened, obj
                 site, copy.deepcopy(site.model), work, update.client, kept.get(update.client)
             )
             assert_same(name, update, own)
+            assert (kept[update.client] is None) == (objective != "FA+RM")
 
 
 def test_rounds_do_not_leak_into_each_other(opened):

@@ -1,6 +1,7 @@
 """The Ray engine on a real cluster of two nodes, started here and ended here."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -114,22 +115,47 @@ def test_two_nodes_give_the_bits_of_a_loop_also_when_one_is_lost(cluster, tmp_pa
     assert params_sha256(outcome.state.params) == params_sha256(expected.state.params)
 
 
-def test_what_a_lost_node_held_is_there_after_a_checkpoint(cluster, tmp_path):
+def large_site():
     """theta_i large enough to lie in a node's object store (small values travel with the answer)."""
+    return make_site(nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 3)), "FA+RM", shape=(200,))
+
+
+def gentle(site, round):
+    """So large a network would blow up at the other tests' rate, and nobody keeps what blew up."""
+    work = order(site, round)
+    return replace(work, hyper=replace(work.hyper, lr=0.001))
+
+
+def test_what_a_lost_node_held_is_there_after_a_checkpoint(cluster, tmp_path):
     made, _ = cluster
     third = made.add_node(num_cpus=1)
-    model = nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 3))
-    site = make_site(model, objective="FA+RM", shape=(200,))
+    site = large_site()
     engine, kept = RayEngine(site), {}
     engine.open(tmp_path)
     for round in (1, 2, 3):
-        work = order(site, round)
+        work = gentle(site, round)
         for update in engine.train(work):
             own, kept[update.client] = train(
                 site, copy.deepcopy(site.model), work, update.client, kept.get(update.client)
             )
             assert_same("ray", update, own)
+            assert kept[update.client] is not None
         engine.save()
         if round == 2:
             made.remove_node(third, allow_graceful=False)
+    engine.close()
+
+
+def test_what_was_lost_before_a_checkpoint_ends_the_run_in_one_line(cluster, tmp_path):
+    """Nobody can bring it back; a checkpoint that named it would be worse than none."""
+    made, _ = cluster
+    another = made.add_node(num_cpus=1)
+    site = large_site()
+    engine = RayEngine(site)
+    engine.open(tmp_path)
+    for round in (1, 2, 3):
+        assert list(engine.train(gentle(site, round)))
+    made.remove_node(another, allow_graceful=False)
+    with pytest.raises(EngineError, match="was lost with its node before a checkpoint was written: `fedaccord resume`"):
+        engine.save()
     engine.close()
