@@ -78,6 +78,7 @@ class TensorBoardTracker:
         except ImportError:
             raise SettingsError(f"tensorboard {MISSING}") from None
         self.make, self.path = SummaryWriter, folder.path / "tensorboard"
+        self.writer: Any = None
 
     def begin(self, done: Sequence[RoundLog]) -> None:
         # what an earlier process wrote is hidden and comes again: a killed one may not have written all of it
@@ -90,7 +91,7 @@ class TensorBoardTracker:
             self.writer.add_scalar(name, value, log.round)
 
     def end(self) -> None:
-        if hasattr(self, "writer"):
+        if self.writer is not None:
             self.writer.close()
 
 
@@ -107,6 +108,7 @@ class MlflowTracker:
         here = f"sqlite:///{(folder.path / 'mlflow.db').resolve()}"
         self.client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or here)
         self.note = folder.path / "mlflow_run"
+        self.run = ""
 
     def begin(self, done: Sequence[RoundLog]) -> None:
         if self.note.exists():
@@ -131,7 +133,7 @@ class MlflowTracker:
         self.client.log_batch(self.run, metrics)
 
     def end(self) -> None:
-        if hasattr(self, "run"):
+        if self.run:
             self.client.set_terminated(self.run)
 
 
