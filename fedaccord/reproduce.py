@@ -22,7 +22,7 @@ FIXED = ("FA", "FA+WD", "FA+RM")
 OFTEN = {"test_every": 5, "checkpoint_every": 5}
 SELDOM = {"test_every": 20, "checkpoint_every": 50}
 
-# fixed schedules, one for each split: the best of the searches below
+# fixed schedules, one for each split: the best of the searches below (CIFAR-10, non-iid: by the loss)
 MNIST = {
     "iid": {"rounds": 800, "steps": 20, "lr": 0.3, "lr_decay": 0.996, **SELDOM},
     "non-iid": {"rounds": 800, "steps": 5, "lr": 0.3, "lr_decay": 0.996, **SELDOM},
