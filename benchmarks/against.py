@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from fedaccord.bench import STEPS, machine, prepared
+from fedaccord.client.objective import default_entropy_min
 from fedaccord.session import drive
 from fedaccord.simulation import hyper_of
 
@@ -69,7 +70,7 @@ def write_work(task: str, folder: Path) -> None:
         "steps": STEPS[task],
         "batch_size": hyper.batch_size,
         "lr": hyper.lr,
-        "entropy_min": hyper.entropy_min,
+        "entropy_min": default_entropy_min(10),
     }
     (folder / "work.json").write_text(json.dumps(work))
 

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from fedaccord.api import History, federate
     from fedaccord.client.describe import matching_report
     from fedaccord.config import Settings
-    from fedaccord.errors import FedAccordError
+    from fedaccord.errors import FedAccordError, FedAccordWarning
     from fedaccord.policy.grid import HyperGrid
     from fedaccord.records import ClientData, Examples
     from fedaccord.tasks import Task
@@ -17,6 +17,7 @@ __all__ = [
     "ClientData",
     "Examples",
     "FedAccordError",
+    "FedAccordWarning",
     "History",
     "HyperGrid",
     "Settings",
@@ -29,6 +30,7 @@ HOMES = {
     "ClientData": "records",
     "Examples": "records",
     "FedAccordError": "errors",
+    "FedAccordWarning": "errors",
     "History": "api",
     "HyperGrid": "policy.grid",
     "Settings": "config",

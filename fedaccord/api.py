@@ -1,28 +1,26 @@
 """`federate`: train any PyTorch model on data that lies with several clients, from Python."""
 
 import copy
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch import nn
 
 from fedaccord import config
 from fedaccord.client.objective import load_params
 from fedaccord.config import Settings
 from fedaccord.data.prepare import as_stored
-from fedaccord.errors import DataError, RunError
+from fedaccord.data.sets import Data, as_examples
+from fedaccord.errors import DataError, FedAccordWarning, RunError
 from fedaccord.live import choose
-from fedaccord.records import ClientData, Examples, Prepare, RoundLog, ServerState
+from fedaccord.records import Prepare, RoundLog, ServerState
 from fedaccord.runs import RunFolder
 from fedaccord.session import drive
-from fedaccord.simulation import default_entropy_min, simulation_of
-
-Data = Examples | tuple[Tensor, Tensor] | Dataset[Any]
+from fedaccord.simulation import simulation_of
 
 
 @dataclass(frozen=True)
@@ -78,11 +76,9 @@ def federate(
     tested = None if test is None else as_examples(test, "test")
     if not any(map(len, data)):
         raise DataError("no client has any data")
-    outputs = 1 + max(int(part.targets.max()) for part in (*data, held, tested) if part is not None and len(part))
     if not isinstance(settings.get("rm_layers", ""), str):
         settings["rm_layers"] = ", ".join(settings["rm_layers"])
     resolved = config.make(
-        {"entropy_min": default_entropy_min(outputs)},
         settings,
         {
             "task": "python",
@@ -100,6 +96,8 @@ def federate(
     simulation = simulation_of(resolved, model, data, held, tested, prepare)
     with nullcontext() if folder is None else open_folder(Path(folder), simulation.settings) as place:
         outcome = drive(simulation, place, choose(simulation, as_json=False) if show else None)
+    for sentence in outcome.warnings:
+        warnings.warn(sentence, FedAccordWarning, stacklevel=2)
     load_params(model, outcome.state.params)
     return History(model.eval(), outcome.rounds, simulation.settings, outcome.state, outcome.about)
 
@@ -112,29 +110,3 @@ def open_folder(path: Path, settings: Settings) -> RunFolder:
         folder.close()
         raise RunError(f"{path}: holds a run with other settings; choose another folder")
     return folder
-
-
-def as_examples(data: Data, label: str) -> ClientData:
-    """Tensors as they are; a Dataset is read once, in order, and held as tensors."""
-    if isinstance(data, Examples):
-        pair = (data.inputs, data.targets)
-    elif isinstance(data, tuple | list):
-        if len(data) != 2:
-            raise DataError(f"{label}: expected a pair (inputs, targets), got {len(data)} values")
-        pair = (torch.as_tensor(data[0]), torch.as_tensor(data[1]))
-    else:
-        items = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
-        if not items:
-            raise DataError(f"{label}: the data set is empty")
-        pair = (
-            torch.stack([torch.as_tensor(item[0]) for item in items]),
-            torch.tensor([int(item[1]) for item in items]),
-        )
-    inputs, targets = pair
-    if len(inputs) != len(targets):
-        raise DataError(f"{label}: {len(inputs):,} inputs but {len(targets):,} targets")
-    if targets.dim() != 1 or targets.is_floating_point():
-        raise DataError(f"{label}: targets must be one class number each, got {targets.dtype} {tuple(targets.shape)}")
-    if len(targets) and int(targets.min()) < 0:
-        raise DataError(f"{label}: a target is negative")
-    return ClientData(inputs, targets.long())

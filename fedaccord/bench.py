@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy, log_softmax
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedaccord import config
-from fedaccord.client.objective import read_params
+from fedaccord.client.objective import default_entropy_min, read_params
 from fedaccord.client.training import minibatches, train
 from fedaccord.processes import usable_cores
 from fedaccord.records import Hyper, Order, Params
@@ -157,7 +157,8 @@ def plain_round(model: nn.Module, site: Any, start: Params, hyper: Hyper) -> Par
             log_p = log_softmax(logits, dim=1)
             entropy = -(log_p.exp() * log_p).sum(dim=1)
             loss = cross_entropy(logits, client.targets[index])
-            loss = loss + hyper.entropy_weight * torch.clamp(hyper.entropy_min - entropy, min=0).mean()
+            lowest = default_entropy_min(logits.shape[1])
+            loss = loss + hyper.entropy_weight * torch.clamp(lowest - entropy, min=0).mean()
             loss.backward()
             optimiser.step()
         for name, value in model.state_dict().items():

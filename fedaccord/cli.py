@@ -198,6 +198,10 @@ def add_federation(commands: Any) -> None:
         "--root-certificates", type=Path, metavar="FILE", help="ca.pem of whoever signed its certificate"
     )
     reach.add_argument("--insecure", action="store_true", help="plaintext, for tests only")
+    reach.add_argument(
+        "--simulate", action="store_true",
+        help="divide the task's data set among the clients, instead of each machine having its own data",
+    )  # fmt: skip
 
     up = federation.add_parser(
         "up", parents=[what], help="a whole federation on this machine, for a first try",
@@ -340,10 +344,13 @@ def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, 
         "loss": outcome.state.loss,
         "accuracy": accuracy,
         "stopped": outcome.stopped,
+        "warnings": outcome.warnings,
         "seconds": round(time.monotonic() - began, 2),
         "params_sha256": params_sha256(outcome.state.params),
         "log_sha256": log_sha256(rounds),
     }
+    for sentence in outcome.warnings:
+        print(f"fedaccord: warning: {sentence}", file=sys.stderr, flush=True)
     if options.json:
         print(json.dumps(summary), flush=True)
         return STOPPED if outcome.stopped else 0
@@ -458,15 +465,17 @@ def federation_up(options: argparse.Namespace) -> int:
     need_flower()
     if options.nodes < 1:
         raise SettingsError(f"--nodes {options.nodes}: expected 1 or more")
-    _, settings = settings_of(options)
+    task, settings = settings_of(options)
     typed = (config.read_toml(options.config) if options.config else {}) | given(options)
     # one class a client would want ten of them: a few clients share the classes unevenly
-    few = {} if "split" in typed else {"split": "dirichlet", "alpha": typed.get("alpha", 0.3)}
+    divided = task.data is not None
+    few = {"split": "dirichlet", "alpha": typed.get("alpha", 0.3)} if divided and "split" not in typed else {}
     settings = config.make(dataclasses.asdict(settings), few, {"clients": options.nodes})
     folder = options.folder or Path("runs") / f"federation-{Path(settings.task.replace(':', '-')).name}"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_durably(folder / "settings.toml", config.to_toml(settings).encode())
-    local = federation.LocalFederation(folder, folder / "settings.toml", options.nodes, options.insecure, options.json)
+    local = federation.LocalFederation(
+        folder, folder / "settings.toml", options.nodes, options.insecure, options.json, divided
+    )
+    write_durably(folder / "settings.toml", config.to_toml(settings).encode())  # nobody else may: the folder is locked
     say(options, f"{options.nodes} nodes, SuperLink at {local.address}, {'PLAINTEXT' if options.insecure else 'TLS'}; "
         f"everything is in {folder}")  # fmt: skip
     return local.run()
@@ -484,7 +493,9 @@ def federation_server(options: argparse.Namespace) -> int:
     began = time.monotonic()
     try:
         with open_grid(link) as grid:
-            outcome = federation.serve_task(task, settings, grid, options.run, lambda made: choose(made, options.json))
+            outcome = federation.serve_task(
+                task, settings, grid, options.run, lambda made: choose(made, options.json), options.simulate
+            )
     except EngineError as error:
         return try_again(error)
     return tell(options, outcome, options.run, began, "run the same command again")
@@ -499,7 +510,9 @@ def federation_node(options: argparse.Namespace) -> int:
     task, settings = settings_of(options)
     link = Link(options.superlink, root_certificates(options), options.key)
     limits = Limits(options.max_steps, options.min_lr, options.max_lr)
-    member = federation.member_of_task(task, settings, options.client, options.private, limits)
+    member = federation.member_of_task(task, settings, options.client, options.private, limits, options.simulate)
+    whose = "its part of a data set that was divided" if options.simulate else "its own data, all of it"
+    progress(f"client {options.client} trains on {len(member.site.clients[options.client]):,} examples: {whose}")
     try:
         run_node(link, member, progress, options.patience)
     except EngineError as error:
@@ -565,7 +578,7 @@ def matching_command(options: argparse.Namespace) -> int:
     from fedaccord.simulation import layer_names
 
     task, settings = settings_of(options)
-    inputs = task.prepare(task.data().train.inputs[:2], None)
+    inputs = task.prepare(task.data_set().train.inputs[:2], None)
     print(matching_report(task.build_model(settings.width), inputs, layer_names(settings), settings.rm_kernel))
     return 0
 
@@ -629,7 +642,7 @@ def data_split(options: argparse.Namespace) -> int:
     from fedaccord.simulation import divide, resolve
 
     task, settings = settings_of(options)
-    data = task.data()
+    data = task.data_set()
     settings = resolve(task, settings, data)
     validation, train, owner = divide(settings, data)
     table = counts(owner, train.targets.numpy(), settings.clients or 0, len(data.classes))

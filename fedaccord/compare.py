@@ -76,6 +76,9 @@ def run_missing(todo: Sequence[Cell], folder: Path, lanes: int | None = None, ke
                 if not keep:
                     pack(folder / cell.name)
                 view.finish(cell)
+                for line in said[0].splitlines():
+                    if line.startswith("fedaccord: "):  # it went on, but a person should know
+                        view.say(cell, line.removeprefix("fedaccord: "))
             elif not asked.is_set():
                 last = said[0].strip().splitlines()[-1:] or [f"ended with {child.returncode}"]
                 failures.append(f"{cell.name}: {last[0].removeprefix('fedaccord: ')}")

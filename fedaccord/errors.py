@@ -31,3 +31,7 @@ class MatchingError(FedAccordError):
 
 class EngineError(FedAccordError):
     """Clients that could not be run: a worker that keeps dying, a cluster that cannot be reached."""
+
+
+class FedAccordWarning(UserWarning):
+    """Something that a person should know although the run went on."""

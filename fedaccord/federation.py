@@ -5,6 +5,7 @@ What travels is in engines/flower.py. Here is who plays which part, and what hap
 
 import contextlib
 import fcntl
+import itertools
 import os
 import signal
 import socket
@@ -15,22 +16,31 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from torch import nn
 
 from fedaccord.certificates import make_authority, make_node_key
 from fedaccord.config import Settings
-from fedaccord.data.prepare import as_stored
 from fedaccord.errors import EngineError, RunError, SettingsError
+from fedaccord.files import flush_folder
 from fedaccord.live import LineView, View
-from fedaccord.processes import die_with
+from fedaccord.processes import activity, die_with
 from fedaccord.records import ClientData, Examples, Prepare
 from fedaccord.runs import SETTINGS, RunFolder, experiment_of
-from fedaccord.seeds import global_seed
 from fedaccord.session import Outcome, drive
-from fedaccord.simulation import Simulation, federation_of, find_device, lay_out, parts_of, site_of
-from fedaccord.tasks import Task
+from fedaccord.simulation import (
+    Simulation,
+    client_parts,
+    clients_of,
+    federation_of,
+    find_device,
+    lay_out,
+    parts_of,
+    server_parts,
+    site_of,
+)
+from fedaccord.tasks import PRESETS, Task
 
 # ---------------------------------------------------------------- the two parts
 
@@ -81,41 +91,10 @@ def serve(
         return drive(simulation, place, choose_view(simulation))
 
 
-def first_model(settings: Settings, build: Callable[[], nn.Module]) -> nn.Module:
-    """The same first parameters wherever it is built."""
-    with global_seed(settings.seed, "init"):
-        return build()
-
-
-def member_of_mine(
-    settings: Settings,
-    build: Callable[[], nn.Module],
-    data: ClientData,
-    client: int,
-    folder: Path,
-    limits: Any,
-    prepare: Prepare = as_stored,
-) -> Any:
-    """A client of your own task: `build` makes the model, `data` is what this client has."""
-    return member_of(client_settings(settings), first_model(settings, build), data, client, folder, prepare, limits)
-
-
-def serve_mine(
-    grid: Any,
-    settings: Settings,
-    build: Callable[[], nn.Module],
-    clients: int,
-    validation: Examples | None,
-    test: Examples | None,
-    folder: Path,
-    prepare: Prepare = as_stored,
-) -> Outcome:
-    """The server of your own task. It prints a line every few seconds."""
-    settings, model = client_settings(settings), first_model(settings, build)
-    return serve(grid, settings, model, clients, validation, test, prepare, folder, LineView)
-
-
 # ---------------------------------------------------------------- all on one machine
+
+STOPPED = 130
+"""The exit status when a person asked to stop."""
 
 
 @dataclass
@@ -131,16 +110,33 @@ class Part:
 class LocalFederation:
     """SuperLink, nodes and server as separate processes on loopback; whoever dies is started again.
 
-    folder/keys, folder/run (the server's run folder), folder/node0 ... (each client's own), folder/*.log
+    folder/keys, folder/run (the server's run folder), folder/node0 ... (each client's own), folder/*.log,
+    folder/link.db (the SuperLink's). The folder is locked from here until `end`: two federations in one folder would
+    mix up their keys and sign off each other's nodes.
     """
 
     MAX_DEATHS = 100
+    SILENCE = 300.0
+    """Seconds without the least sign of activity after which a SuperLink that does not answer is given up."""
+    TELL = 15.0
+    """Seconds between two lines that say what is being waited for."""
 
-    def __init__(self, folder: Path, settings_file: Path, nodes: int, insecure: bool = False, json: bool = False):
+    def __init__(
+        self,
+        folder: Path,
+        settings_file: Path,
+        nodes: int,
+        insecure: bool = False,
+        json: bool = False,
+        simulate: bool = True,
+    ):
         self.folder, self.nodes, self.insecure = folder, nodes, insecure
         self.keys = folder / "keys"
+        self.database = folder / "link.db"
+        self.asked = False  # whether a person asked to stop
         for name in (folder, folder / "home"):
             name.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.lock = lock_folder(folder)
         if not insecure and not (self.keys / "secret").exists():
             make_authority(self.keys, ["localhost", "127.0.0.1"])
         for node in range(nodes):
@@ -151,7 +147,7 @@ class LocalFederation:
         python = [sys.executable, "-m", "fedaccord.cli", "federation"]
         reach = ["--superlink", self.address]
         reach += ["--insecure"] if insecure else ["--root-certificates", str(self.keys / "ca.pem")]
-        common = ["--config", str(settings_file), *reach]
+        common = ["--config", str(settings_file), *reach, *(["--simulate"] if simulate else [])]
         secret = [] if insecure else ["--secret", str(self.keys / "secret")]
         self.link = Part("superlink", self.superlink_words())
         self.members = [
@@ -174,7 +170,7 @@ class LocalFederation:
             "--port",
             str(self.port),
         ]
-        words += ["--database", str(self.folder / "link.db"), "--disable-runtime-dependency-installation"]
+        words += ["--database", str(self.database), "--disable-runtime-dependency-installation"]
         words += ["--isolation", "process"]
         if self.insecure:
             return [*words, "--insecure"]
@@ -186,7 +182,26 @@ class LocalFederation:
         return [self.link, *self.members, self.server]
 
     def start(self, part: Part) -> None:
-        """The server speaks to the terminal, the others into a file each."""
+        """Start a process; the SuperLink until it answers, again if it is killed on the way."""
+        self.spawn(part)
+        while part is self.link:
+            try:
+                self.wait_for_link()
+                if not (self.insecure or self.asked):
+                    self.register()
+                return
+            except EngineError:
+                assert part.process is not None
+                killed = part.process.returncode is not None and part.process.returncode < 0
+                part.deaths += killed
+                if not killed or part.deaths > self.MAX_DEATHS:
+                    raise
+            self.spawn(part)
+
+    def spawn(self, part: Part) -> None:
+        """Create the process. The server speaks to the terminal, the others write into a log file each."""
+        if part is self.link:
+            self.set_aside_half_made()
         env = {
             **os.environ,
             "FLWR_HOME": str(self.folder / "home" / part.name),
@@ -204,41 +219,79 @@ class LocalFederation:
                 start_new_session=part is not self.server,  # Ctrl-C is for the server alone; it ends the rest
                 preexec_fn=partial(die_with, os.getpid()),  # none outlives this one
             )
-        if part is self.link:
-            self.wait_for_link()
-            if not self.insecure:
-                self.register()
+        if part is self.server and self.asked:
+            part.process.terminate()  # it was not there yet when the signal came
+
+    def set_aside_half_made(self) -> None:
+        """Rename a database that the SuperLink was killed in while making it: no SuperLink could start with it again.
+
+        Nothing is lost with it: nodes are registered at every start, and a run goes on from the server's checkpoint.
+        """
+        from fedaccord.engines.flower import is_whole
+
+        if not any_there(self.database) or is_whole(self.database):
+            return
+        names = (self.folder / f"link-half-made-{number}.db" for number in itertools.count(1))
+        aside = next(name for name in names if not any_there(name))
+        for file, name in zip(files_of(self.database), files_of(aside), strict=True):
+            with contextlib.suppress(FileNotFoundError):
+                file.rename(name)
+        flush_folder(self.folder)
+        say(f"{self.database} was never finished, or is another Flower version's: it is now {aside.name}, and a new "
+            "one is made; nothing is lost")  # fmt: skip
 
     def register(self) -> None:
         from fedaccord.engines.flower import Link, register
 
         link = Link(self.address, (self.keys / "ca.pem").read_bytes())
-        for node in range(self.nodes):
-            register(link, self.keys / f"node{node}.pub")
+        assert self.link.process is not None
+        try:
+            for node in range(self.nodes):
+                register(link, self.keys / f"node{node}.pub")
+        except EngineError:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # if it was killed, its connections close first
+                self.link.process.wait(5)
+            raise
 
     def wait_for_link(self) -> None:
-        assert self.link.process is not None
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            if self.link.process.poll() is not None:
-                break
+        """Return when the SuperLink answers on its port, however long that takes, as long as it does anything at all.
+
+        Also when a person asked to stop.
+        """
+        process, log = self.link.process, self.folder / "superlink.log"
+        assert process is not None
+        new = not self.database.exists()
+        began = told = moved = time.monotonic()
+        seen: object = None
+        while not self.asked:
+            if (status := process.poll()) is not None:
+                raise EngineError(f"the SuperLink ended with status {status} before it answered; see {log}")
             with socket.socket() as knock:
                 if knock.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
+            now = time.monotonic()
+            sizes = [file.stat().st_size if file.exists() else 0 for file in (log, *files_of(self.database))]
+            if (signs := (sizes, activity(process.pid))) != seen:
+                seen, moved = signs, now
+            elif now - moved > self.SILENCE:
+                raise EngineError(f"the SuperLink does not answer, and did nothing for {self.SILENCE:.0f} s; see {log}")
+            if now - told >= self.TELL:
+                doing = "makes its database" if new and self.database.exists() else "starts"
+                say(f"waiting for the SuperLink, which {doing} ({now - began:.0f} s so far); Ctrl-C ends it")
+                told = now
             time.sleep(0.05)
-        raise EngineError(f"the SuperLink did not start; see {self.folder / 'superlink.log'}")
 
     def run(self) -> int:
         """Until the server is done; its exit status. A part that dies is started again."""
-        with self.alone(), self.all_up() as asked:
-            while True:
+        with self.all_up():
+            while self.server.process is not None:
                 for part in self.parts():
                     assert part.process is not None
                     status = part.process.poll()
                     if status is None:
                         continue
-                    if part is self.server and (status in (0, 2, 130) or asked()):
-                        return status
+                    if part is self.server and (status in (0, 2, 130) or self.asked):
+                        return status if status in (0, 2) else STOPPED
                     part.deaths += 1
                     if status == 2 or part.deaths > self.MAX_DEATHS:
                         raise EngineError(f"{part.name} cannot go on; see {self.folder / part.name}.log")
@@ -248,40 +301,33 @@ class LocalFederation:
                         if part.process.poll() is None:
                             raise
                 time.sleep(0.1)
+        return STOPPED
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Two federations in one folder would sign off each other's nodes."""
-        with open(self.folder / ".lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RunError(f"{self.folder}: a federation is running here already") from None
-            yield
-
-    @contextlib.contextmanager
-    def all_up(self) -> Iterator[Callable[[], bool]]:
-        """Everything started; everything ended in the end. Gives whether a person asked to stop."""
-        stop = False
+    def all_up(self) -> Iterator[None]:
+        """Everything started, unless a person asks to stop meanwhile; everything ended in the end."""
 
         def handle(number: int, frame: Any) -> None:
-            nonlocal stop
-            stop = True
+            self.asked = True
             if number == signal.SIGTERM and self.server.process is not None:
                 self.server.process.terminate()  # Ctrl-C reaches it by itself
 
         before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             for part in self.parts():
-                self.start(part)
-            yield lambda: stop
+                if not self.asked:
+                    self.start(part)
+            yield
         finally:
             self.end()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     def end(self) -> None:
-        """Ask the nodes first, so that they sign off, then the SuperLink; whoever does not listen is killed."""
+        """Ask the nodes first, so that they sign off, then the SuperLink; whoever does not listen is killed.
+
+        The folder is another's then.
+        """
         for part in (self.server, *self.members, self.link):
             if part.process is not None and part.process.poll() is None:
                 part.process.terminate()
@@ -292,6 +338,31 @@ class LocalFederation:
                 except subprocess.TimeoutExpired:
                     part.process.kill()
                     part.process.wait()
+        self.lock.close()
+
+
+def lock_folder(folder: Path) -> IO[str]:
+    """Take the folder for this process until the file is closed, or fail at once."""
+    lock = open(folder / ".lock", "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise RunError(f"{folder}: a federation is running here already") from None
+    return lock
+
+
+def files_of(database: Path) -> list[Path]:
+    """The files of an SQLite database, the main one first."""
+    return [database.with_name(database.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")]
+
+
+def any_there(database: Path) -> bool:
+    return any(file.exists() for file in files_of(database))
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def free_port() -> int:
@@ -301,31 +372,52 @@ def free_port() -> int:
         return port
 
 
-# ---------------------------------------------------------------- named tasks
+# ---------------------------------------------------------------- the two parts of a task
 
 
-def member_of_task(task: Task, settings: Settings, client: int, folder: Path, limits: Any) -> Any:
-    """A client of a named task. Everybody divides the data alike and takes only what is theirs."""
-    parts = parts_of(task, settings)
-    assert parts.settings.clients is not None
-    if not 0 <= client < parts.settings.clients:
-        raise SettingsError(f"--client {client}: there are 0 to {parts.settings.clients - 1}")
-    resolved = client_settings(parts.settings)
-    return member_of(resolved, parts.model, parts.clients[client], client, folder, parts.prepare, limits)
+def member_of_task(
+    task: Task, settings: Settings, client: int, folder: Path, limits: Any, simulate: bool = False
+) -> Any:
+    """A client of this task, with this machine's data.
+
+    `simulate`: everybody divides the same data set alike, as the settings say, and takes only what is theirs.
+    """
+    parts = parts_of(task, settings) if simulate else client_parts(*own(task, settings), client)
+    count = clients_of(parts.settings)
+    if not 0 <= client < count:
+        raise SettingsError(f"--client {client}: there are 0 to {count - 1}")
+    mine = parts.clients[client if simulate else 0]
+    return member_of(client_settings(parts.settings), parts.model, mine, client, folder, parts.prepare, limits)
 
 
-def serve_task(task: Task, settings: Settings, grid: Any, folder: Path, choose_view: Callable[..., Any]) -> Outcome:
-    """The server of a named task: it keeps the server's set and the test set, and lets the rest go."""
-    parts = parts_of(task, settings)
-    assert parts.settings.clients is not None
+def serve_task(
+    task: Task,
+    settings: Settings,
+    grid: Any,
+    folder: Path,
+    choose_view: Callable[..., Any] = LineView,
+    simulate: bool = False,
+) -> Outcome:
+    """The server of this task: it has its own validation and test set, and no client's data."""
+    parts = parts_of(task, settings) if simulate else server_parts(*own(task, settings))
     return serve(
         grid,
         client_settings(parts.settings),
         parts.model,
-        parts.settings.clients,
+        clients_of(parts.settings),
         parts.validation,
         parts.test,
         parts.prepare,
         folder,
         choose_view,
     )
+
+
+def own(task: Task, settings: Settings) -> tuple[Task, Settings]:
+    """A data set that is the same on every machine is nobody's own."""
+    if task.name in PRESETS:
+        raise SettingsError(
+            f"task {task.name} is the same data set on every machine: --simulate divides it among the clients as the "
+            "settings say; for a client's own data, bring a task with load_my_data (docs/deploy.md)"
+        )
+    return task, settings

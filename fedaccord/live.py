@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedaccord.attendance import Attendance, attendance
 from fedaccord.records import RoundLog
 from fedaccord.simulation import Simulation
 
@@ -57,18 +58,22 @@ class LineView:
         self.rounds = simulation.settings.rounds
         self.last = 0.0
         self.accuracy: float | None = None
+        self.attendance = Attendance()
 
     def begin(self, done: Sequence[RoundLog]) -> None:
         self.last = time.monotonic()
+        self.attendance = attendance(done)
 
     def show(self, log: RoundLog) -> None:
         self.accuracy = self.accuracy if log.accuracy is None else log.accuracy
+        news = [*([log.guard] if log.guard else []), *self.attendance.add(log)]
         now = time.monotonic()
-        if now - self.last >= QUIET_SECONDS or log.round in (1, self.rounds) or log.guard:
+        if now - self.last >= QUIET_SECONDS or log.round in (1, self.rounds) or news:
             self.last = now
-            print(f"round {log.round}/{self.rounds}  {figures(log.loss, self.accuracy)}  {chosen(log)}", flush=True)
-            if log.guard:
-                print(f"  {log.guard}", flush=True)
+            parts = [figures(log.loss, self.accuracy), chosen(log), self.attendance.now()]
+            print("  ".join([f"round {log.round}/{self.rounds}", *filter(None, parts)]), flush=True)
+            for sentence in news:
+                print(f"  {sentence}", flush=True)
 
     def end(self) -> None:
         sys.stdout.flush()
@@ -80,17 +85,20 @@ class LiveView:
     def __init__(self, simulation: Simulation, console: Console):
         self.simulation = simulation
         self.logs: list[RoundLog] = []
+        self.attendance = Attendance()
         self.began = time.monotonic()
         self.resumed_at = 0
         self.live = Live(console=console, refresh_per_second=8, get_renderable=self.picture)
 
     def begin(self, done: Sequence[RoundLog]) -> None:
         self.logs = list(done)
+        self.attendance = attendance(done)
         self.resumed_at = len(done)
         self.began = time.monotonic()
         self.live.start()
 
     def show(self, log: RoundLog) -> None:
+        self.attendance.add(log)
         self.logs.append(log)
 
     def end(self) -> None:
@@ -138,13 +146,17 @@ class LiveView:
             entry = log.clients.get(str(client))
             size = sizes.get(client, 0)
             row: list[str | Text] = [str(client), self.holds(client), bar(size / most, f"{size:,}", "cyan")]
-            if entry is None:
+            if (gone := self.attendance.absent.get(client)) is not None:
+                table.add_row(*row, "", Text(f"not since round {gone.since}: {gone.why}"[:60], "red"))
+            elif entry is None:
                 table.add_row(*row, "", "rests", style="dim")
             else:
                 loss = "" if entry["loss"] is None else f"{entry['loss']:.3f}"
                 table.add_row(*row, loss, bar(entry["update_norm"] / longest, f"{entry['update_norm']:.3f}", "magenta"))
         if total > SHOWN_CLIENTS:
-            table.add_row("...", f"and {total - SHOWN_CLIENTS:,} more", "", "", "")
+            more = sum(client >= SHOWN_CLIENTS for client in self.attendance.absent)
+            missing = Text(f"{more:,} of them do not count", "red") if more else ""
+            table.add_row("...", f"and {total - SHOWN_CLIENTS:,} more", "", "", missing)
         return table
 
     def holds(self, client: int) -> str:

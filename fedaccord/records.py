@@ -23,7 +23,7 @@ class Hyper:
     steps: int
     batch_size: int = 64
     momentum: float = 0.0
-    entropy_min: float = 0.0
+    entropy_min: float | None = 0.0  # None: a share of ln K, K the number of class scores
     entropy_weight: float = 0.0
     wd_weight: float = 0.0
     rm_weight: float = 0.0

@@ -34,6 +34,7 @@ from fedaccord import config
 from fedaccord.config import Settings
 from fedaccord.errors import RunError, SettingsError
 from fedaccord.files import flush_folder, write_durably
+from fedaccord.processes import processor_kind
 from fedaccord.records import Params, RoundLog, ServerState
 
 GENERATIONS = 2
@@ -122,6 +123,7 @@ class RunFolder:
             "policy": dict(state.policy),
             "private": {str(client): round for client, round in (private or {}).items()},
             "about": about,
+            "processor": processor_kind(),
             "log_bytes": self.log.tell(),
             "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
         }
@@ -169,6 +171,7 @@ class Checkpoint:
     private: dict[int, int]
     about: str
     log_bytes: int
+    processor: str  # the kind it was written on; empty in a checkpoint from before this was recorded
 
 
 def read_checkpoint(manifest: Path) -> Checkpoint | None:
@@ -183,7 +186,7 @@ def read_checkpoint(manifest: Path) -> Checkpoint | None:
         previous = {name.removeprefix(PREVIOUS): held.pop(name) for name in list(held) if name.startswith(PREVIOUS)}
         state = ServerState(body["round"], held, body["loss"], body["policy"], previous or None)
         private = {int(client): round for client, round in body["private"].items()}
-        return Checkpoint(state, private, body["about"], body["log_bytes"])
+        return Checkpoint(state, private, body["about"], body["log_bytes"], body.get("processor", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
         return None
 

@@ -1,6 +1,7 @@
 """Drives a simulation into a run folder: rounds, log, checkpoints, a clean stop."""
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +12,17 @@ import torch
 from torch import nn
 
 from fedaccord.algorithm import run, start
-from fedaccord.errors import RunError
+from fedaccord.attendance import Attendance, attendance
+from fedaccord.errors import EngineError, RunError
 from fedaccord.live import View
+from fedaccord.processes import processor_kind
 from fedaccord.records import Engine, RoundLog, ServerState
 from fedaccord.runs import RunFolder, fingerprint
 from fedaccord.simulation import Simulation
 from fedaccord.trackers import Together, trackers
+
+NOBODY = 3
+"""Rounds in a row without a single usable update after which a run ends with an error."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Outcome:
     rounds: list[RoundLog]  # all of the run, also those from before it was resumed
     stopped: bool  # a person asked it to stop before the last round
     about: str  # the run's fingerprint
+    warnings: list[str]  # what a person should know although the run went on
 
 
 def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -> Outcome:
@@ -43,10 +50,13 @@ def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -
                 )
             fed.engine.expect(found.private)
             state = on_device(found.state, simulation.model)
+            if state.round < settings.rounds:
+                tell_of_another_processor(found.processor, folder)
         else:
             state = start(fed, simulation.params)
             if folder:
                 checkpoint(fed.engine, folder, state, about)
+        present = Attendance()  # of this stretch: after a resume, clients get their chances anew
         try:
             views.begin(logs)
             for state, log in run(fed, state):  # noqa: B020 (each round starts from the state of the one before)
@@ -56,12 +66,36 @@ def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -
                     if state.round % settings.checkpoint_every == 0 or state.round == settings.rounds or asked.is_set():
                         checkpoint(fed.engine, folder, state, about)
                 views.show(log)
+                present.add(log)
                 if asked.is_set():
                     break
+                give_up_alone(present, log, folder)
         finally:
             views.end()
             fed.engine.close()
-    return Outcome(state, logs, state.round < settings.rounds, about)
+    return Outcome(state, logs, state.round < settings.rounds, about, attendance(logs).sentences())
+
+
+def give_up_alone(present: Attendance, log: RoundLog, folder: RunFolder | None) -> None:
+    """End a run in which nobody has counted for several rounds: it would only burn its rounds."""
+    if present.empty_rounds >= NOBODY:
+        reason = log.refused[0]["why"] if log.refused else "see its log"
+        raise EngineError(
+            f"no client's update could be used in the last {NOBODY} rounds (up to round {log.round}): {reason}"
+            + ("; everything up to here is kept: once that is mended, resume the run" if folder else "")
+        )
+
+
+def tell_of_another_processor(before: str, folder: RunFolder) -> None:
+    """Say in one line that from here on the bits may not be those of the processor that the run was on before."""
+    now = processor_kind()
+    if before and before != now:
+        print(
+            f"fedaccord: {folder.path}: the run was on another kind of processor so far ({before}; this one: {now}): "
+            "from here on the last digits may differ",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def checkpoint(engine: Engine, folder: RunFolder, state: ServerState, about: str = "") -> None:

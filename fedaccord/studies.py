@@ -1,7 +1,7 @@
 """A study: many runs of one task that belong in one table. One folder a run, named by what sets it apart."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from fedaccord.files import make_folder, write_durably
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.report import paper, tables
 from fedaccord.runs import SETTINGS, read_rounds
-from fedaccord.simulation import default_entropy_min
 from fedaccord.tasks import Task, find_task
 
 ANYHOW = {
@@ -22,14 +21,8 @@ ANYHOW = {
 }  # fmt: skip
 """Settings that do not make it another experiment."""
 
-OPEN: dict[str, Callable[[Any], Any]] = {
-    "clients": lambda found: 10,
-    "augment": lambda found: False,
-    "entropy_min": lambda found: (
-        found if found in {default_entropy_min(classes) for classes in range(2, 2000)} else 0.0
-    ),
-}
-"""What a setting that was left open becomes in a run; for H_min, whether it can have become what was found."""
+OPEN: dict[str, tuple[Any, ...]] = {"clients": (10,), "augment": (False,), "entropy_min": (None, 2.0032)}
+"""What a setting that was left open is in a run's folder. (Version 0.1 wrote H_min out: 0.87 ln 10.)"""
 
 USED_BY = {
     "AH": {"grid", "start", "hyper_lr", "interval", "precision", "diagonal", "baseline"},
@@ -94,10 +87,10 @@ def done(cell: Cell, folder: Path) -> int:
     found = config.make(config.read_toml(path / SETTINGS))
     for name in sorted(set(config.FIELDS) - unimportant(cell.settings)):
         wanted, has = getattr(cell.settings, name), getattr(found, name)
-        if wanted is None and name in OPEN and (name != "clients" or cell.settings.split != "natural"):
-            wanted = OPEN[name](has)
-        if wanted is not None and wanted != has:
-            raise SettingsError(f"{path}: was run with {name} = {has}, not {wanted}; choose another folder for this")
+        natural = name == "clients" and cell.settings.split == "natural"  # as many as the data names
+        fits = (wanted,) if wanted is not None else (has,) if natural else OPEN.get(name, (has,))
+        if has not in fits:
+            raise SettingsError(f"{path}: was run with {name} = {has}, not {fits[0]}; choose another folder for this")
     return sum(1 for _ in read_rounds(path))
 
 

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedaccord import config
+from fedaccord.config import Settings
 from fedaccord.data import cifar10, digits, fashion_mnist, mnist, own, speech_commands
 from fedaccord.data.prepare import Pixels, as_stored
-from fedaccord.data.sets import DataSet
+from fedaccord.data.sets import Data, DataSet
 from fedaccord.errors import SettingsError
 from fedaccord.models import cifar_cnn, kws_cnn, mnist_mlp
 from fedaccord.records import Prepare
@@ -22,20 +24,49 @@ ALIKE = ("iid", "quantity")
 """Splits whose clients are alike in classes: they use a task's iid schedule, all others its non-iid one."""
 
 
+def no_model() -> nn.Module:
+    raise SettingsError("this task has no model: Task(..., model=YourModule)")
+
+
 @dataclass(frozen=True)
 class Task:
-    """`settings` are the task's defaults, `schedule` its tuned baseline for "iid" and "non-iid" clients."""
+    """What is trained on which data, in one of two ways, or both.
+
+    data              one data set, to be divided among the clients as the settings say: a simulation
+    load_my_data      client number -> what that client holds: called on the client's own machine, nothing is divided
+    load_server_data  the server's validation and test set, where there is no `data`; either may be None
+
+    `settings` are the task's defaults, `schedule` its tuned baseline for "iid" and "non-iid" clients.
+    """
 
     name: str
-    data: Callable[[], DataSet]
-    model: Callable[..., nn.Module]
+    data: Callable[[], DataSet] | None = None
+    model: Callable[..., nn.Module] = no_model
     prepare: Prepare = as_stored
     settings: Mapping[str, Any] = field(default_factory=dict)
     schedule: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    load_my_data: Callable[[int], Data] | None = None
+    load_server_data: Callable[[], tuple[Data | None, Data | None]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.data is None and self.load_my_data is None:
+            raise SettingsError(f"task {self.name}: give it data (to be divided) or load_my_data (a client's own)")
 
     def defaults(self, split: str) -> dict[str, Any]:
         """What this task sets where the user says nothing."""
-        return {**self.settings, **self.schedule.get("iid" if split in ALIKE else "non-iid", {})}
+        own = {"split": "natural"} if self.data is None else {}
+        return {**own, **self.settings, **self.schedule.get("iid" if split in ALIKE else "non-iid", {})}
+
+    def resolved(self, **own: Any) -> Settings:
+        """The task's settings, with these in place of its defaults."""
+        split = own.get("split", self.settings.get("split", "non-iid"))
+        return config.make(self.defaults(split), {"task": self.name}, own)
+
+    def data_set(self) -> DataSet:
+        """The data set that is to be divided."""
+        if self.data is None:
+            raise SettingsError(f"task {self.name}: every client brings its own data, there is no data set to divide")
+        return self.data()
 
     def build_model(self, width: int) -> nn.Module:
         if width and "width" not in inspect.signature(self.model).parameters:

@@ -22,7 +22,8 @@ ALLOWED = {
     "engines": {"engines", "client", "records", "seeds"},
     "algorithm": {"policy", "server", "records", "seeds"},
     "data": {"data", "records", "seeds"},
-    "report": {"report", "runs", "config", "records", "policy"},
+    "attendance": {"records"},
+    "report": {"report", "runs", "config", "records", "policy", "attendance"},
 }
 
 

@@ -2,17 +2,16 @@
 
 from pathlib import Path
 
-from task import SETTINGS, build_model, load_my_data
+from task import task
 
 from fedaccord.engines.flower import Limits, client_app
-from fedaccord.federation import member_of_mine
+from fedaccord.federation import member_of_task
 
 LIMITS = Limits(max_steps=200, min_lr=0.001, max_lr=1.0)  # whatever the server asks for, no more than this
 
 
 def make(node):
-    client = int(node["client"])
-    return member_of_mine(SETTINGS, build_model, load_my_data(client), client, Path(node["private"]), LIMITS)
+    return member_of_task(task, task.resolved(), int(node["client"]), Path(node["private"]), LIMITS)
 
 
 app = client_app(make)

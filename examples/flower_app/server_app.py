@@ -3,15 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
-from task import CLIENTS, SETTINGS, build_model, load_server_data
+from task import task
 
 from fedaccord.engines.flower import server_app
-from fedaccord.federation import serve_mine
+from fedaccord.federation import serve_task
 
 
 def main(grid, options) -> None:
-    settings = replace(SETTINGS, rounds=int(options["rounds"]) or SETTINGS.rounds)
-    serve_mine(grid, settings, build_model, CLIENTS, *load_server_data(), folder=Path(options["run"]))
+    settings = task.resolved()
+    settings = replace(settings, rounds=int(options["rounds"]) or settings.rounds)
+    serve_task(task, settings, grid, Path(options["run"]))
 
 
 app = server_app(main)

@@ -1,6 +1,7 @@
 """Eq. 2 and its terms: what a client minimises. A method's objective is one of the three classes below."""
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
@@ -161,8 +162,14 @@ def classification(logits: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
     """
     if not hyper.entropy_weight:
         return cross_entropy(logits, targets)
-    loss, _ = Classification.apply(logits, targets, hyper.entropy_min, hyper.entropy_weight)
+    lowest = default_entropy_min(logits.shape[1]) if hyper.entropy_min is None else hyper.entropy_min
+    loss, _ = Classification.apply(logits, targets, lowest, hyper.entropy_weight)
     return cast(Tensor, loss)
+
+
+def default_entropy_min(classes: int) -> float:
+    """H_min where the paper gives none: 2.0 nats for ten classes."""
+    return round(0.87 * math.log(classes), 4)
 
 
 class Classification(torch.autograd.Function):

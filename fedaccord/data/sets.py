@@ -3,15 +3,22 @@
 import zipfile
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils.data import Dataset
 
 from fedaccord.errors import DataError
 from fedaccord.records import Examples
 
 UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, OSError, EOFError, RuntimeError, MemoryError)
 """What numpy.load raises for a damaged or foreign .npz file."""
+
+
+Data = Examples | tuple[Tensor, Tensor] | Dataset[Any]
+"""The forms in which somebody may hand over examples."""
 
 
 @dataclass(frozen=True)
@@ -35,3 +42,29 @@ def examples(inputs: np.ndarray, targets: np.ndarray, classes: int, label: str) 
         raise DataError(f"{label}: label {low if low < 0 else high} is out of range, expected 0 to {classes - 1}")
     own = np.require(inputs, requirements=["C", "W"])  # a copy if it is a view into a file's read-only bytes
     return Examples(torch.from_numpy(own), torch.from_numpy(targets.astype(np.int64)))
+
+
+def as_examples(data: Data, label: str) -> Examples:
+    """Tensors as they are; a Dataset is read once, in order, and held as tensors."""
+    if isinstance(data, Examples):
+        pair = (data.inputs, data.targets)
+    elif isinstance(data, tuple | list):
+        if len(data) != 2:
+            raise DataError(f"{label}: expected a pair (inputs, targets), got {len(data)} values")
+        pair = (torch.as_tensor(data[0]), torch.as_tensor(data[1]))
+    else:
+        items = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
+        if not items:
+            raise DataError(f"{label}: the data set is empty")
+        pair = (
+            torch.stack([torch.as_tensor(item[0]) for item in items]),
+            torch.tensor([int(item[1]) for item in items]),
+        )
+    inputs, targets = pair
+    if len(inputs) != len(targets):
+        raise DataError(f"{label}: {len(inputs):,} inputs but {len(targets):,} targets")
+    if targets.dim() != 1 or targets.is_floating_point():
+        raise DataError(f"{label}: targets must be one class number each, got {targets.dtype} {tuple(targets.shape)}")
+    if len(targets) and int(targets.min()) < 0:
+        raise DataError(f"{label}: a target is negative")
+    return Examples(inputs, targets.long())

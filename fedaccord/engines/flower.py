@@ -15,6 +15,7 @@ import hashlib
 import math
 import os
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
@@ -83,7 +84,8 @@ def order_record(order: Order, experiment: str, committed: int) -> ConfigRecord:
             "committed": committed,
             "experiment": experiment,
             "report_loss": order.report_loss,
-            "hyper": [float(value) for value in astuple(order.hyper)],  # in the order of Hyper's fields
+            # in the order of Hyper's fields; what is left to the client has no number
+            "hyper": [math.nan if value is None else float(value) for value in astuple(order.hyper)],
             "params": packed(order.params),
         }
     )
@@ -103,7 +105,8 @@ def read_order(record: Mapping[str, Any]) -> Order:
         for item, value in zip(fields(Hyper), record["hyper"], strict=True):
             if type(value) is not float or (item.type is int and not value.is_integer()):
                 raise UpdateRefused(f"{item.name} = {value!r} is of the wrong type")
-            values[item.name] = int(value) if item.type is int else value
+            open_ = item.type == float | None and math.isnan(value)
+            values[item.name] = None if open_ else int(value) if item.type is int else value
         previous = unpacked(record["previous"]) if "previous" in record else None
         order = Order(
             record["round"], (), unpacked(record["params"]), Hyper(**values), bool(record["report_loss"]), previous
@@ -318,8 +321,9 @@ class Member:
         if not 1 <= hyper.batch_size <= limits.max_batch:
             raise UpdateRefused(f"batch_size = {hyper.batch_size}: I take 1 to {limits.max_batch}")
         for name in ("momentum", "entropy_min", "entropy_weight", "wd_weight", "rm_weight"):
-            if not 0 <= getattr(hyper, name) < math.inf:
-                raise UpdateRefused(f"{name} = {getattr(hyper, name):g}: not a weight")
+            value = getattr(hyper, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise UpdateRefused(f"{name} = {value:g}: not a weight")
         own = self.site.model.state_dict()
         for params in (order.params, *([order.previous] if order.previous is not None else [])):
             if params.keys() != own.keys():
@@ -439,7 +443,8 @@ def open_grid(link: Link) -> Iterator[Grid]:
         grid._retry_invoker.max_tries = 1
         with contextlib.suppress(httpx.HTTPError, RunNotRunningException):  # if it is gone it will find out by itself
             grid._runtime_client.PushTaskOutput(PushTaskOutputRequest(sub_status=how, details=""))
-        heart.stop()
+        with contextlib.suppress(RuntimeError):  # it ends by itself when the SuperLink does not know the run any more
+            heart.stop()
         grid.close()
 
 
@@ -583,6 +588,25 @@ def sign_off(link: Link, keys: Any, node: int) -> None:
     )
     with client, contextlib.suppress(httpx.HTTPError):  # it was not online
         client.DeactivateNode(DeactivateNodeRequest(node_id=node))
+
+
+def is_whole(database: Path) -> bool:
+    """Tell whether a SuperLink that is not running has finished this database, in the version of this flwr.
+
+    It is made by a chain of migrations, none of which SQLite takes back when the process is killed in it. Each is noted
+    after its last statement, so a database that names the last one has all of them.
+    """
+    from alembic.script import ScriptDirectory
+    from flwr.supercore.state.alembic.utils import ALEMBIC_DIR, ALEMBIC_VERSION_TABLE
+
+    if not database.is_file():
+        return False
+    try:
+        with contextlib.closing(sqlite3.connect(database)) as opened:
+            found = {version for (version,) in opened.execute(f"SELECT version_num FROM {ALEMBIC_VERSION_TABLE}")}
+    except sqlite3.Error:
+        return False
+    return found == set(ScriptDirectory(str(ALEMBIC_DIR)).get_heads())
 
 
 def register(link: Link, public_key: Path) -> None:

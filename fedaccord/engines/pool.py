@@ -6,6 +6,7 @@ what a client keeps and gives back. A message is a few scalars. A worker that di
 again from what they began with.
 """
 
+import atexit
 import contextlib
 import copy
 import math
@@ -16,6 +17,7 @@ import os
 import pickle
 import signal
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -106,6 +108,7 @@ class PoolEngine(SerialEngine):
         if self.workers and len(self.slots) >= slots:
             return
         self.stop()
+        OPEN.add(self)
         model, private = read_params(self.site.model), self.site.objective.private_like()
         self.size = sum(value.numel() * value.element_size() for value in model.values())
         self.received, self.previous = shared(model), shared(model)
@@ -219,6 +222,17 @@ class PoolEngine(SerialEngine):
     def close(self) -> None:
         self.stop()
         super().close()
+
+
+OPEN: "weakref.WeakSet[PoolEngine]" = weakref.WeakSet()
+"""Engines that may have workers."""
+
+
+@atexit.register  # after multiprocessing's own, hence called before it
+def stop_all() -> None:
+    """Stop what nobody closed: at the end multiprocessing asks its children to go, which workers ignore, and waits."""
+    for engine in list(OPEN):
+        engine.stop()
 
 
 def receive(worker: Worker) -> Reply | None:

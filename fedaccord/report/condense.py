@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedaccord import config
+from fedaccord.attendance import Attendance
 from fedaccord.errors import RunError, SettingsError
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.report.tuner import CURVE, MAPS, evenly, number, story
@@ -173,10 +174,22 @@ def condense(run: Run, label: str, detail: float) -> dict[str, Any]:
         "guarded": len(guards),
         "refused": refused[-EVENTS:],
         "refusals": len(refused),
+        "absent": absent(run),
         "divergence": divergences(run, kept),
         "contribution": contribution(run, detail),
         "time": spent(run, kept),
     }
+
+
+def absent(run: Run) -> list[str]:
+    """Who did not count at the end of the log, since when and why."""
+    found = Attendance()
+    for line, trained in zip(run.lines, run.trained, strict=True):
+        names = (run.clients[client] for client in trained.clients)
+        present = {int(name) for name in names if name.isdecimal()}
+        reasons = {entry.get("client"): str(entry.get("why")) for entry in line.get("refused") or ()}
+        found.note(line["round"], line.get("cohort") or (), present, reasons)
+    return found.sentences()
 
 
 def divergences(run: Run, kept: Sequence[int]) -> dict[str, Any]:

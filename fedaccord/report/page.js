@@ -141,6 +141,9 @@
       fact("runs", runs.length);
     }
     byId("facts").replaceChildren(...facts);
+    const absent = runs.flatMap((run) => run.absent.map((each) => el("p", {}, runs.length > 1 ? `${run.label}: ${each}.` : `${capital(each)}.`)));
+    byId("absent").hidden = !absent.length;
+    byId("absent").replaceChildren(...absent);
     byId("empty").hidden = runs.some((run) => run.finished);
     for (const id of ["results", "tuner", "clients", "time", "nav"]) byId(id).hidden = !runs.some((run) => run.finished);
   }
