@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedaccord.bench import STEPS, machine, prepared
 from fedaccord.client.objective import default_entropy_min
-from fedaccord.session import drive
-from fedaccord.simulation import hyper_of
+from fedaccord.experiments.bench import STEPS, machine, prepared
+from fedaccord.runtime.build import hyper_of
+from fedaccord.runtime.drive import drive
 
 HERE = Path(__file__).parent
 ROUNDS = {"mnist": 8, "cifar10": 4}

@@ -13,7 +13,7 @@ from pathlib import Path
 from kill_federation import run
 
 from fedaccord import config
-from fedaccord.runs import read_rounds
+from fedaccord.runtime.folder import read_rounds
 from fedaccord.tasks import find_task
 
 

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from fedaccord import config
-from fedaccord.federation import LocalFederation
-from fedaccord.runs import RunFolder, params_sha256, read_rounds
+from fedaccord.runtime.federation import LocalFederation
+from fedaccord.runtime.folder import RunFolder, params_sha256, read_rounds
 from fedaccord.tasks import find_task
 
 NODES = 3

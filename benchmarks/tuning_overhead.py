@@ -10,7 +10,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from fedaccord.runs import read_rounds
+from fedaccord.runtime.folder import read_rounds
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from fedaccord.runs import read_rounds
+from fedaccord.runtime.folder import read_rounds
 
 
 def main() -> int:

@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from fedaccord import cli, config
-from fedaccord.live import LiveView
 from fedaccord.report.split import draw
-from fedaccord.session import drive
-from fedaccord.simulation import from_task
+from fedaccord.runtime.build import from_task
+from fedaccord.runtime.drive import drive
+from fedaccord.runtime.live import LiveView
 from fedaccord.tasks import find_task
 
 DOCS = Path(__file__).parent

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedaccord.api import History, federate
-    from fedaccord.client.describe import matching_report
     from fedaccord.config import Settings
-    from fedaccord.errors import FedAccordError, FedAccordWarning
+    from fedaccord.core.errors import FedAccordError, FedAccordWarning
+    from fedaccord.core.records import ClientData, Examples
+    from fedaccord.methods.matching.describe import matching_report
     from fedaccord.policy.grid import HyperGrid
-    from fedaccord.records import ClientData, Examples
     from fedaccord.tasks import Task
 
 __version__ = "0.1.0"
@@ -27,16 +27,16 @@ __all__ = [
 ]
 
 HOMES = {
-    "ClientData": "records",
-    "Examples": "records",
-    "FedAccordError": "errors",
-    "FedAccordWarning": "errors",
+    "ClientData": "core.records",
+    "Examples": "core.records",
+    "FedAccordError": "core.errors",
+    "FedAccordWarning": "core.errors",
     "History": "api",
     "HyperGrid": "policy.grid",
     "Settings": "config",
     "Task": "tasks",
     "federate": "api",
-    "matching_report": "client.describe",
+    "matching_report": "methods.matching.describe",
 }
 
 

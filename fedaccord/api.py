@@ -13,14 +13,14 @@ from torch import nn
 from fedaccord import config
 from fedaccord.client.objective import load_params
 from fedaccord.config import Settings
+from fedaccord.core.errors import DataError, FedAccordWarning, RunError
+from fedaccord.core.records import Prepare, RoundLog, ServerState
 from fedaccord.data.prepare import as_stored
 from fedaccord.data.sets import Data, as_examples
-from fedaccord.errors import DataError, FedAccordWarning, RunError
-from fedaccord.live import choose
-from fedaccord.records import Prepare, RoundLog, ServerState
-from fedaccord.runs import RunFolder
-from fedaccord.session import drive
-from fedaccord.simulation import simulation_of
+from fedaccord.runtime.build import simulation_of
+from fedaccord.runtime.drive import drive
+from fedaccord.runtime.folder import RunFolder
+from fedaccord.runtime.live import choose
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedaccord import config
 from fedaccord.config import FIELDS, Settings
-from fedaccord.errors import EngineError, FedAccordError, RunError, SettingsError
+from fedaccord.core.errors import EngineError, FedAccordError, RunError, SettingsError
 
 STOPPED = 130
 TRY_AGAIN = 75
@@ -294,8 +294,8 @@ def lasting(name: str) -> str:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    from fedaccord.runs import RunFolder, free_name
-    from fedaccord.simulation import from_task
+    from fedaccord.runtime.build import from_task
+    from fedaccord.runtime.folder import RunFolder, free_name
 
     task, settings = settings_of(options)
     say(options, f"task {settings.task}, method {settings.method}: loading the data")
@@ -307,8 +307,8 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def resume_command(options: argparse.Namespace) -> int:
-    from fedaccord.runs import RunFolder
-    from fedaccord.simulation import from_task
+    from fedaccord.runtime.build import from_task
+    from fedaccord.runtime.folder import RunFolder
     from fedaccord.tasks import find_task
 
     with RunFolder(options.run) as folder:
@@ -324,8 +324,8 @@ def resume_command(options: argparse.Namespace) -> int:
 
 def carry_on(options: argparse.Namespace, simulation: Any, folder: Any) -> int:
     """Drive the run and say how it ended."""
-    from fedaccord.live import choose
-    from fedaccord.session import drive
+    from fedaccord.runtime.drive import drive
+    from fedaccord.runtime.live import choose
 
     began = time.monotonic()
     outcome = drive(simulation, folder, choose(simulation, options.json))
@@ -333,8 +333,8 @@ def carry_on(options: argparse.Namespace, simulation: Any, folder: Any) -> int:
 
 
 def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, how_to_go_on: str) -> int:
-    from fedaccord.live import figures
-    from fedaccord.runs import log_sha256, params_sha256
+    from fedaccord.runtime.folder import log_sha256, params_sha256
+    from fedaccord.runtime.live import figures
 
     rounds = [dataclasses.asdict(log) for log in outcome.rounds]
     accuracy = next((log.accuracy for log in reversed(outcome.rounds) if log.accuracy is not None), None)
@@ -364,7 +364,8 @@ def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, 
 
 
 def compare_command(options: argparse.Namespace) -> int:
-    from fedaccord import compare, studies
+    from fedaccord.experiments import runner as compare
+    from fedaccord.experiments import study as studies
     from fedaccord.report import tables
 
     study = study_of(options)
@@ -400,7 +401,7 @@ OVERLAID = 12
 
 
 def study_of(options: argparse.Namespace) -> Any:
-    from fedaccord.studies import Row, Study
+    from fedaccord.experiments.study import Row, Study
 
     own = (config.read_toml(options.config) if options.config else {}) | given(options)
     fixed = {"task", "method", "split", "fraction", "seed"} & own.keys()
@@ -431,7 +432,7 @@ def write_report(runs: Sequence[Path], path: Path) -> None:
 
 
 def reproduce_command(options: argparse.Namespace) -> int:
-    from fedaccord import reproduce
+    from fedaccord.experiments import paper as reproduce
 
     for part in options.parts:
         if part not in (*reproduce.PARTS, "all"):
@@ -459,8 +460,8 @@ def watch_command(options: argparse.Namespace) -> int:
 
 
 def federation_up(options: argparse.Namespace) -> int:
-    from fedaccord import federation
-    from fedaccord.files import write_durably
+    from fedaccord.core.files import write_durably
+    from fedaccord.runtime import federation
 
     need_flower()
     if options.nodes < 1:
@@ -482,11 +483,11 @@ def federation_up(options: argparse.Namespace) -> int:
 
 
 def federation_server(options: argparse.Namespace) -> int:
-    from fedaccord import federation
-    from fedaccord.live import choose
+    from fedaccord.runtime import federation
+    from fedaccord.runtime.live import choose
 
     need_flower()
-    from fedaccord.engines.flower import Link, open_grid
+    from fedaccord.flower.engine import Link, open_grid
 
     task, settings = settings_of(options)
     link = Link(options.superlink, root_certificates(options), secret=contents(options.secret))
@@ -502,10 +503,10 @@ def federation_server(options: argparse.Namespace) -> int:
 
 
 def federation_node(options: argparse.Namespace) -> int:
-    from fedaccord import federation
+    from fedaccord.runtime import federation
 
     need_flower()
-    from fedaccord.engines.flower import Limits, Link, run_node
+    from fedaccord.flower.engine import Limits, Link, run_node
 
     task, settings = settings_of(options)
     link = Link(options.superlink, root_certificates(options), options.key)
@@ -527,7 +528,7 @@ def try_again(error: EngineError) -> int:
 
 
 def federation_certificates(options: argparse.Namespace) -> int:
-    from fedaccord.certificates import make_authority
+    from fedaccord.flower.certificates import make_authority
 
     need_flower()
     if (options.folder / "ca.key").exists():
@@ -538,7 +539,7 @@ def federation_certificates(options: argparse.Namespace) -> int:
 
 
 def federation_key(options: argparse.Namespace) -> int:
-    from fedaccord.certificates import make_node_key
+    from fedaccord.flower.certificates import make_node_key
 
     need_flower()
     make_node_key(options.file)
@@ -574,8 +575,8 @@ def say(options: argparse.Namespace, text: str) -> None:
 
 
 def matching_command(options: argparse.Namespace) -> int:
-    from fedaccord.client.describe import matching_report
-    from fedaccord.simulation import layer_names
+    from fedaccord.methods.matching.describe import matching_report
+    from fedaccord.runtime.build import layer_names
 
     task, settings = settings_of(options)
     inputs = task.prepare(task.data_set().train.inputs[:2], None)
@@ -584,7 +585,7 @@ def matching_command(options: argparse.Namespace) -> int:
 
 
 def bench_command(options: argparse.Namespace) -> int:
-    from fedaccord import bench
+    from fedaccord.experiments import bench
     from fedaccord.report import speed
 
     tasks = listed(options.tasks)
@@ -639,7 +640,7 @@ def data_verify(options: argparse.Namespace) -> int:
 def data_split(options: argparse.Namespace) -> int:
     from fedaccord.data.partition import counts
     from fedaccord.report.split import draw, print_table
-    from fedaccord.simulation import divide, resolve
+    from fedaccord.runtime.build import divide, resolve
 
     task, settings = settings_of(options)
     data = task.data_set()

@@ -16,7 +16,7 @@ from typing import Any
 
 import tomli_w
 
-from fedaccord.errors import SettingsError
+from fedaccord.core.errors import SettingsError
 
 METHODS = ("FA", "FA+WD", "FA+RM", "FA+AH", "FA+RM+AH")
 GRID = "lr = 0.05..0.5/9 log; steps = 5..45/9"

@@ -13,12 +13,12 @@ from torch import nn
 
 from fedaccord import config
 from fedaccord.config import Settings
+from fedaccord.core.errors import SettingsError
+from fedaccord.core.records import Prepare
 from fedaccord.data import cifar10, digits, fashion_mnist, mnist, own, speech_commands
 from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import Data, DataSet
-from fedaccord.errors import SettingsError
 from fedaccord.models import cifar_cnn, kws_cnn, mnist_mlp
-from fedaccord.records import Prepare
 
 ALIKE = ("iid", "quantity")
 """Splits whose clients are alike in classes: they use a task's iid schedule, all others its non-iid one."""

@@ -9,16 +9,16 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedaccord import config
-from fedaccord.algorithm import run, start
 from fedaccord.client.objective import RepresentationMatching, WeightDivergence
 from fedaccord.client.training import Site, train
+from fedaccord.core.algorithm import run, start
+from fedaccord.core.errors import RunError, SettingsError
+from fedaccord.core.records import ClientData, Hyper, Order
 from fedaccord.data.prepare import as_stored
-from fedaccord.errors import RunError, SettingsError
 from fedaccord.policy.grid import TUNABLE
-from fedaccord.records import ClientData, Hyper, Order
-from fedaccord.runs import RunFolder, fingerprint, log_sha256, params_sha256, read_rounds
-from fedaccord.session import checkpoint, drive
-from fedaccord.simulation import from_task
+from fedaccord.runtime.build import from_task
+from fedaccord.runtime.drive import checkpoint, drive
+from fedaccord.runtime.folder import RunFolder, fingerprint, log_sha256, params_sha256, read_rounds
 from fedaccord.tasks import find_task
 
 GRID = "lr = 0.05..0.5/9 log; steps = 1..9/9"

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaccord import algorithm
-from fedaccord.algorithm import Federation, run, run_round, sample_cohort, start
+from fedaccord.core import algorithm
+from fedaccord.core.algorithm import Federation, run, run_round, sample_cohort, start
+from fedaccord.core.records import ClientUpdate, Hyper, Measured
+from fedaccord.core.seeds import generator
 from fedaccord.policy.schedule import FixedSchedule
-from fedaccord.records import ClientUpdate, Hyper, Measured
-from fedaccord.seeds import generator
 
 
 class Scripted:

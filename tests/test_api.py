@@ -4,8 +4,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedaccord import federate
-from fedaccord.errors import DataError, RunError, SettingsError
-from fedaccord.runs import params_sha256
+from fedaccord.core.errors import DataError, RunError, SettingsError
+from fedaccord.runtime.folder import params_sha256
 
 
 def blobs(classes=3, each=40, seed=0):

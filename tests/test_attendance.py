@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from fedaccord import FedAccordWarning, federate
-from fedaccord.attendance import Attendance, names
 from fedaccord.cli import main
-from fedaccord.errors import EngineError
-from fedaccord.records import RoundLog
+from fedaccord.core.errors import EngineError
+from fedaccord.core.records import RoundLog
 from fedaccord.report.condense import page_data
+from fedaccord.runtime.attendance import Attendance, names
 
 
 def log(round, counted, refused=(), cohort=None):

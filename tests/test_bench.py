@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from fedaccord import bench, cli
+from fedaccord import cli
+from fedaccord.experiments import bench
 from fedaccord.report import evolution
-from fedaccord.runs import read_rounds
+from fedaccord.runtime.folder import read_rounds
 
 
 def test_flops_of_a_step_by_hand():

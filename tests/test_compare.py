@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fedaccord import compare, config
+from fedaccord import config
 from fedaccord.cli import main
-from fedaccord.errors import SettingsError
+from fedaccord.core.errors import SettingsError
+from fedaccord.experiments import runner as compare
+from fedaccord.experiments.study import Row, Study, cells, done, table_of
 from fedaccord.report.tables import last_accuracy
-from fedaccord.runs import read_rounds
-from fedaccord.studies import Row, Study, cells, done, table_of
+from fedaccord.runtime.folder import read_rounds
 
 SHORT = {"rounds": 3, "steps": 2, "grid": "lr = 0.1, 0.2; steps = 1, 2"}
 STUDY = Study("digits", (Row("non-iid", 1.0, ("FA", "FA+AH"), 2, SHORT),))

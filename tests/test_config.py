@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedaccord import config
 from fedaccord.config import FIELDS, SPLITS, Settings
-from fedaccord.errors import SettingsError
+from fedaccord.core.errors import SettingsError
 
 
 def test_every_setting_has_a_sentence():

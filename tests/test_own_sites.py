@@ -12,10 +12,10 @@ import torch
 
 from fedaccord import Examples, Task, federate
 from fedaccord.cli import main
-from fedaccord.errors import SettingsError
-from fedaccord.runs import experiment_of, params_sha256, read_rounds
-from fedaccord.session import drive
-from fedaccord.simulation import client_parts, from_task, parts_of, server_parts
+from fedaccord.core.errors import SettingsError
+from fedaccord.runtime.build import client_parts, from_task, parts_of, server_parts
+from fedaccord.runtime.drive import drive
+from fedaccord.runtime.folder import experiment_of, params_sha256, read_rounds
 from fedaccord.tasks import find_task
 
 FEDACCORD = [sys.executable, "-m", "fedaccord.cli"]

@@ -6,12 +6,12 @@ import struct
 import torch
 
 from fedaccord import config
-from fedaccord.algorithm import run, start
 from fedaccord.client.store import PrivateStore
-from fedaccord.records import ClientUpdate
-from fedaccord.runs import RunFolder
-from fedaccord.session import checkpoint
-from fedaccord.simulation import from_task
+from fedaccord.core.algorithm import run, start
+from fedaccord.core.records import ClientUpdate
+from fedaccord.runtime.build import from_task
+from fedaccord.runtime.drive import checkpoint
+from fedaccord.runtime.folder import RunFolder
 from fedaccord.tasks import find_task
 
 CANARIES = 1000

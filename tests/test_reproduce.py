@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fedaccord import studies
 from fedaccord.cli import main
+from fedaccord.experiments import study as studies
+from fedaccord.experiments.paper import EVERY, PAPER, Reproduction
 from fedaccord.report import paper
-from fedaccord.reproduce import EVERY, PAPER, Reproduction
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from fedaccord import config
-from fedaccord.algorithm import run, start
 from fedaccord.client.store import PrivateStore
-from fedaccord.errors import RunError
-from fedaccord.records import RoundLog, ServerState
-from fedaccord.runs import RunFolder, fingerprint, log_sha256, params_sha256, read_rounds
-from fedaccord.session import checkpoint, drive
-from fedaccord.simulation import from_task
+from fedaccord.core.algorithm import run, start
+from fedaccord.core.errors import RunError
+from fedaccord.core.records import RoundLog, ServerState
+from fedaccord.runtime.build import from_task
+from fedaccord.runtime.drive import checkpoint, drive
+from fedaccord.runtime.folder import RunFolder, fingerprint, log_sha256, params_sha256, read_rounds
 from fedaccord.tasks import find_task
 
 ROUNDS = 12

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaccord.seeds import derive, generator, global_seed, numpy_generator
+from fedaccord.core.seeds import derive, generator, global_seed, numpy_generator
 
 names = st.tuples(st.integers(0, 2**40), st.text(max_size=8), st.integers(0, 10**6), st.integers(0, 10**6))
 
@@ -23,9 +23,8 @@ def test_different_names_give_different_seeds(a, b):
 
 
 def test_the_same_names_give_the_same_numbers_in_any_process():
-    code = (
-        "from fedaccord.seeds import *; print(derive(1, 'x', 2, 3), torch.rand(1, generator=generator(1, 'x')).item())"
-    )
+    code = "from fedaccord.core.seeds import *; "
+        "print(derive(1, 'x', 2, 3), torch.rand(1, generator=generator(1, 'x')).item())"
     outputs = {
         subprocess.run(
             [sys.executable, "-c", code],

@@ -5,9 +5,9 @@ import csv
 import pytest
 
 from fedaccord import config
-from fedaccord.runs import RunFolder
-from fedaccord.session import drive
-from fedaccord.simulation import from_task
+from fedaccord.runtime.build import from_task
+from fedaccord.runtime.drive import drive
+from fedaccord.runtime.folder import RunFolder
 from fedaccord.tasks import find_task
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fedaccord import config
-from fedaccord.algorithm import run, start
 from fedaccord.cli import main
-from fedaccord.seeds import global_seed
-from fedaccord.simulation import from_task
+from fedaccord.core.algorithm import run, start
+from fedaccord.core.seeds import global_seed
+from fedaccord.runtime.build import from_task
 from fedaccord.tasks import find_task
 
 ZOO = Path(__file__).parent.parent / "examples" / "zoo.py"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from task import task
 
-from fedaccord.engines.flower import server_app
-from fedaccord.federation import serve_task
+from fedaccord.flower.engine import server_app
+from fedaccord.runtime.federation import serve_task
 
 
 def main(grid, options) -> None:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 
-from fedaccord.client.activations import record
-from fedaccord.client.matching import Matching
-from fedaccord.records import Hyper, Order, Params
-from fedaccord.seeds import global_seed
+from fedaccord.core.records import Hyper, Order, Params
+from fedaccord.core.seeds import global_seed
+from fedaccord.methods.matching.activations import record
+from fedaccord.methods.matching.layers import Matching
 
 
 class ClientLoss(Protocol):

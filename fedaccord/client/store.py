@@ -14,9 +14,9 @@ from pathlib import Path
 import safetensors.torch
 from safetensors import SafetensorError
 
-from fedaccord.errors import RunError
-from fedaccord.files import write_durably
-from fedaccord.records import Params
+from fedaccord.core.errors import RunError
+from fedaccord.core.files import write_durably
+from fedaccord.core.records import Params
 
 MEMORY_SHARE = 0.25
 """Of this machine's memory, what the clients' private parameters may take before they go to disk."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedaccord.client.objective import Objective, load_params, read_params
-from fedaccord.records import ClientData, ClientUpdate, Hyper, Order, Params, Prepare, Yardstick
-from fedaccord.seeds import generator, global_seed
+from fedaccord.core.records import ClientData, ClientUpdate, Hyper, Order, Params, Prepare, Yardstick
+from fedaccord.core.seeds import generator, global_seed
 
 REPORT_EXAMPLES = 64
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedaccord.core.errors import DataError, SettingsError
 from fedaccord.data import cifar10, digits, fashion_mnist, mnist, sources, speech_commands
 from fedaccord.data.sets import DataSet
 from fedaccord.data.sources import Source
-from fedaccord.errors import DataError, SettingsError
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from fedaccord.core.errors import DataError
+from fedaccord.core.records import Examples
 from fedaccord.data import sources
 from fedaccord.data.sets import DataSet, examples
 from fedaccord.data.sources import Files, Route, Source
-from fedaccord.errors import DataError
-from fedaccord.records import Examples
 
 TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 TEST = "test_batch.bin"

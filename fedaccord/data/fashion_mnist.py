@@ -4,10 +4,10 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+from fedaccord.core.errors import DataError
 from fedaccord.data import idx, sources
 from fedaccord.data.sets import DataSet
 from fedaccord.data.sources import Files, Route, Source
-from fedaccord.errors import DataError
 
 FILES = {
     idx.TRAIN_IMAGES: "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",

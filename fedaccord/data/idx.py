@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+from fedaccord.core.errors import DataError
 from fedaccord.data.sets import DataSet, examples
-from fedaccord.errors import DataError
 
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"

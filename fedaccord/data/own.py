@@ -7,9 +7,9 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
+from fedaccord.core.errors import DataError
+from fedaccord.core.seeds import numpy_generator
 from fedaccord.data.sets import UNREADABLE, DataSet, examples
-from fedaccord.errors import DataError
-from fedaccord.seeds import numpy_generator
 
 TEST_SHARE = 0.2
 MOST_CLASSES = 100_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedaccord.errors import SplitError
+from fedaccord.core.errors import SplitError
 
 Rng = np.random.Generator
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedaccord.errors import DataError
-from fedaccord.records import Examples
+from fedaccord.core.errors import DataError
+from fedaccord.core.records import Examples
 
 UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, OSError, EOFError, RuntimeError, MemoryError)
 """What numpy.load raises for a damaged or foreign .npz file."""

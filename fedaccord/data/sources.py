@@ -35,7 +35,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from fedaccord.errors import DataError
+from fedaccord.core.errors import DataError
 
 CHUNK = 1 << 20
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)

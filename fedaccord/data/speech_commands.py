@@ -12,10 +12,10 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from fedaccord.core.errors import DataError
 from fedaccord.data import sources
 from fedaccord.data.sets import UNREADABLE, DataSet, examples
 from fedaccord.data.sources import Source
-from fedaccord.errors import DataError
 
 CLASSES = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 FEATURES = "sc_v0.01_10kw_logmel32_u8.npz"

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedaccord.client.training import Site
+from fedaccord.core.errors import SettingsError
+from fedaccord.core.processes import usable_cores
+from fedaccord.core.records import Engine, Hyper
 from fedaccord.engines.pool import PoolEngine
 from fedaccord.engines.serial import SerialEngine
 from fedaccord.engines.stacked import Stacks, cannot_stack
-from fedaccord.errors import SettingsError
-from fedaccord.processes import usable_cores
-from fedaccord.records import Engine, Hyper
 
 SMALL = 500_000
 """Weights up to which a step is mostly the cost of calling torch: stacking clients saves that."""

@@ -29,10 +29,10 @@ import torch
 
 from fedaccord.client.objective import read_params
 from fedaccord.client.training import Site, Trainer
+from fedaccord.core.errors import EngineError
+from fedaccord.core.processes import die_with
+from fedaccord.core.records import ClientUpdate, Order, Params
 from fedaccord.engines.serial import SerialEngine
-from fedaccord.errors import EngineError
-from fedaccord.processes import die_with
-from fedaccord.records import ClientUpdate, Order, Params
 
 AHEAD = 2
 """Groups of clients given to a worker at a time, so that it need not wait for the parent between two of them."""

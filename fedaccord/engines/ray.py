@@ -19,10 +19,10 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from fedaccord.client.store import PrivateStore
 from fedaccord.client.training import OneByOne, Site
+from fedaccord.core.errors import EngineError
+from fedaccord.core.records import ClientUpdate, Order, Params
 from fedaccord.engines.pool import TRIES, portable
 from fedaccord.engines.serial import SerialEngine
-from fedaccord.errors import EngineError
-from fedaccord.records import ClientUpdate, Order, Params
 
 PATIENCE = 60.0
 """Seconds to wait for a core of the cluster before giving up."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedaccord.client.store import PrivateStore, open_store
 from fedaccord.client.training import OneByOne, Site, Trainer
-from fedaccord.records import ClientUpdate, Order
+from fedaccord.core.records import ClientUpdate, Order
 
 
 class SerialEngine:

@@ -21,9 +21,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedaccord.client.objective import ClientLoss, load_params, read_params
 from fedaccord.client.training import Descent, Site, minibatches, reported, trainable, unspoilt
-from fedaccord.errors import EngineError
-from fedaccord.records import ClientUpdate, Hyper, Order, Params
-from fedaccord.seeds import generator
+from fedaccord.core.errors import EngineError
+from fedaccord.core.records import ClientUpdate, Hyper, Order, Params
+from fedaccord.core.seeds import generator
 
 STACK = 8
 """Clients in a stack at most: the weights of more would not fit a core's cache."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedaccord.errors import SettingsError
-from fedaccord.records import Hyper
+from fedaccord.core.errors import SettingsError
+from fedaccord.core.records import Hyper
 
 TUNABLE = {item.name: item.type for item in dataclasses.fields(Hyper)}
 

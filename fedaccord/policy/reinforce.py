@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedaccord.core.records import Hyper, PolicyState
 from fedaccord.policy.gaussian import gaussian
 from fedaccord.policy.grid import HyperGrid
-from fedaccord.records import Hyper, PolicyState
 
 SMALLEST, LARGEST = 5.0, 400.0
 """Bounds on the eigenvalues of A: a spread from 0.45 (the whole grid) down to 0.05 (about half a grid step)."""

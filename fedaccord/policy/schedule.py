@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fedaccord.records import Hyper, PolicyState
+from fedaccord.core.records import Hyper, PolicyState
 
 
 @dataclass(frozen=True)

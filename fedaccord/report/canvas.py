@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedaccord.errors import SettingsError
+from fedaccord.core.errors import SettingsError
 
 COLOURS = ("#444444", "#2a6f97", "#c1121f", "#588157", "#bc6c25", "#7b2cbf")
 

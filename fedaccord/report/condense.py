@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from fedaccord import config
-from fedaccord.attendance import Attendance
-from fedaccord.errors import RunError, SettingsError
+from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.report.tuner import CURVE, MAPS, evenly, number, story
-from fedaccord.runs import ROUNDS, SETTINGS, read_rounds
+from fedaccord.runtime.attendance import Attendance
+from fedaccord.runtime.folder import ROUNDS, SETTINGS, read_rounds
 
 LIMIT = 2_000_000  # characters of JSON
 CLIENTS = 50

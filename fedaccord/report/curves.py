@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedaccord.report.canvas import COLOURS, colours_of, new_figure, save, tidy
-from fedaccord.runs import read_rounds
+from fedaccord.runtime.folder import read_rounds
 
 Panels = Mapping[str, Mapping[str, Sequence[Path]]]
 """Title -> label of a curve -> the runs (seeds) that it is made of."""

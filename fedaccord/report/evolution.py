@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fedaccord.report.canvas import colours_of, new_figure, save, tidy
 from fedaccord.report.curves import Panels
-from fedaccord.runs import read_rounds
+from fedaccord.runtime.folder import read_rounds
 
 ROWS = {"lr": "learning rate", "steps": "SGD iterations"}
 

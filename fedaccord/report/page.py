@@ -11,8 +11,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from fedaccord.errors import SettingsError
-from fedaccord.files import write_durably
+from fedaccord.core.errors import SettingsError
+from fedaccord.core.files import write_durably
 from fedaccord.report.condense import page_data
 
 __all__ = ["content_policy", "page", "page_data", "write_page"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedaccord.runs import read_rounds
+from fedaccord.runtime.folder import read_rounds
 
 Figure = tuple[float, float | None]
 """Mean and standard deviation (None: a single run)."""

@@ -8,9 +8,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from fedaccord.errors import FedAccordError, SettingsError
+from fedaccord.core.errors import FedAccordError, SettingsError
 from fedaccord.report.page import content_policy, page, page_data
-from fedaccord.runs import ROUNDS
+from fedaccord.runtime.folder import ROUNDS
 
 ADDRESS = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")  # what a browser on this machine may call it

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fedaccord.errors import UpdateRefused
-from fedaccord.records import ClientUpdate, Params, Refusal
+from fedaccord.core.errors import UpdateRefused
+from fedaccord.core.records import ClientUpdate, Params, Refusal
 
 MAX_EXAMPLES = 10**9
 """No single client holds more than this; a larger claim would let it outvote all others."""

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedaccord.records import Examples, Measured, Params, Prepare, Yardstick
+from fedaccord.core.records import Examples, Measured, Params, Prepare, Yardstick
 
 EVAL_BATCH = 128
 """Activations of more examples at once no longer fit the cache: 500 of CIFAR-10 take a quarter longer."""

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from fedaccord.records import Measured, Params, ServerState
+from fedaccord.core.records import Measured, Params, ServerState
 
 CLIP = 1.0
 """Rewards are relative, so one bound serves all tasks: -1 means that the loss doubled."""

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedaccord.client.activations import Activation, Pooling, Weighted, observe, record
-from fedaccord.errors import MatchingError
+from fedaccord.core.errors import MatchingError
+from fedaccord.methods.matching.activations import Activation, Pooling, Weighted, observe, record
 
 
 def names(events):

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedaccord.client.activations import Pooling, record
-from fedaccord.client.matching import Matching, undo
 from fedaccord.client.objective import PlainLoss, RepresentationMatching, WeightDivergence
 from fedaccord.client.training import Site, minibatches, train
+from fedaccord.core.errors import MatchingError
+from fedaccord.core.records import ClientData, Hyper, Order
 from fedaccord.data.prepare import as_stored
-from fedaccord.errors import MatchingError
-from fedaccord.records import ClientData, Hyper, Order
+from fedaccord.methods.matching.activations import Pooling, record
+from fedaccord.methods.matching.layers import Matching, undo
 
 
 def paper_example():
@@ -437,7 +437,7 @@ def test_odd_models_match_and_run_backward(name, batch):
 
 @pytest.mark.parametrize("name", ["channels last", "sequence first", "tokens", "squeeze-excite"])
 def test_what_would_need_too_many_weights_is_averaged_over_its_positions(name, monkeypatch):
-    monkeypatch.setattr("fedaccord.client.matching.LARGEST_LINEAR", 16)
+    monkeypatch.setattr("fedaccord.methods.matching.layers.LARGEST_LINEAR", 16)
     test_odd_models_match_and_run_backward(name, batch=0)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedaccord.client.objective import classification
-from fedaccord.records import Hyper
+from fedaccord.core.records import Hyper
 
 
 def oracle(logits, targets, minimum, weight):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaccord.client.store import PrivateStore, fits_in_memory
-from fedaccord.errors import RunError
+from fedaccord.core.errors import RunError
 
 
 def theta(value):

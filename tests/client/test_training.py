@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from fedaccord.client.objective import Plain, load_params
 from fedaccord.client.training import REPORT_EXAMPLES, Site, minibatches, train
+from fedaccord.core.records import ClientData, Hyper, Order
 from fedaccord.data.prepare import as_stored
-from fedaccord.records import ClientData, Hyper, Order
 
 
 def site(data, seed=0):

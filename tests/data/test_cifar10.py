@@ -14,9 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
+from fedaccord.core.errors import DataError
 from fedaccord.data import cifar10
 from fedaccord.data.sources import Source
-from fedaccord.errors import DataError
 
 
 def pictures(count: int, seed: int = 0) -> np.ndarray:

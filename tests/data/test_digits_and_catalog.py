@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from fedaccord.core.errors import DataError, SettingsError
 from fedaccord.data import catalog, digits, sources
 from fedaccord.data.sources import Source
-from fedaccord.errors import DataError, SettingsError
 from fedaccord.report import split
 
 FETCHED = [name for name, entry in catalog.CATALOG.items() if entry.source is not None]

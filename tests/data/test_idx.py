@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fedaccord.core.errors import DataError
 from fedaccord.data import fashion_mnist, idx, mnist, sources
 from fedaccord.data.sources import Route, Source
-from fedaccord.errors import DataError
 
 SETS = [mnist, fashion_mnist]
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from fedaccord.core.errors import DataError
 from fedaccord.data import own
-from fedaccord.errors import DataError
 
 X = np.random.default_rng(0).integers(0, 256, (20, 1, 4, 4), dtype=np.uint8)
 Y = np.arange(20) % 4

@@ -6,8 +6,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fedaccord.core.errors import SplitError
 from fedaccord.data.partition import KINDS, Split, by_shares, counts, fill_empty, hold_out, partition
-from fedaccord.errors import SplitError
 
 ALL_KINDS = [*KINDS, "natural"]
 

@@ -20,9 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedaccord.core.errors import DataError
 from fedaccord.data import catalog, sources
 from fedaccord.data.sources import Route, Source
-from fedaccord.errors import DataError
 
 FILES = {"images": bytes(range(256)) * 40, "labels": b"0123456789" * 10}
 SHA256 = {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}

@@ -15,10 +15,10 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedaccord.core.errors import DataError
 from fedaccord.data import catalog, sources
 from fedaccord.data import speech_commands as sc
 from fedaccord.data.sources import Source
-from fedaccord.errors import DataError
 
 
 def tone(hertz: float, seconds: float = 1.0, loudness: float = 0.5) -> np.ndarray:

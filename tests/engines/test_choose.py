@@ -6,11 +6,11 @@ from test_contract import HYPER, make_site
 from torch import nn
 
 from fedaccord import federate
+from fedaccord.core.errors import SettingsError
 from fedaccord.engines.choose import choose
 from fedaccord.engines.pool import PoolEngine
-from fedaccord.errors import SettingsError
 from fedaccord.models import cifar_cnn, mnist_mlp
-from fedaccord.runs import params_sha256
+from fedaccord.runtime.folder import params_sha256
 
 METHODS = ("FA", "FA+WD", "FA+RM", "FA+AH", "FA+RM+AH")
 

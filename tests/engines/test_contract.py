@@ -14,13 +14,13 @@ from torch.nn.functional import cross_entropy
 
 from fedaccord.client.objective import Plain, RepresentationMatching, WeightDivergence
 from fedaccord.client.training import Site, train
+from fedaccord.core.errors import EngineError, MatchingError
+from fedaccord.core.records import ClientData, Hyper, Order
 from fedaccord.data.prepare import as_stored
 from fedaccord.engines.pool import PoolEngine, portable
 from fedaccord.engines.serial import SerialEngine
 from fedaccord.engines.stacked import Stacks
-from fedaccord.errors import EngineError, MatchingError
-from fedaccord.records import ClientData, Hyper, Order
-from fedaccord.runs import params_sha256
+from fedaccord.runtime.folder import params_sha256
 
 ENGINES = {
     "serial": SerialEngine,

@@ -15,20 +15,20 @@ import pytest
 import torch
 
 from fedaccord import config
-from fedaccord.certificates import make_authority, make_node_key
 from fedaccord.cli import main
+from fedaccord.core.records import Hyper, Order, Refusal
 from fedaccord.data import mnist
 from fedaccord.engines.serial import SerialEngine
-from fedaccord.federation import LocalFederation, client_settings, serve_task
-from fedaccord.records import Hyper, Order, Refusal
-from fedaccord.runs import experiment_of, params_sha256, read_rounds
-from fedaccord.session import drive
-from fedaccord.simulation import from_task, parts_of, site_of
+from fedaccord.flower.certificates import make_authority, make_node_key
+from fedaccord.runtime.build import from_task, parts_of, site_of
+from fedaccord.runtime.drive import drive
+from fedaccord.runtime.federation import LocalFederation, client_settings, serve_task
+from fedaccord.runtime.folder import experiment_of, params_sha256, read_rounds
 from fedaccord.tasks import find_task
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.filterwarnings("ignore")  # flwr's own
-from fedaccord.engines import flower  # noqa: E402
+from fedaccord.flower import engine as flower  # noqa: E402
 
 FEDACCORD = [sys.executable, "-m", "fedaccord.cli"]
 RMAH = {"method": "FA+RM+AH", "split": "dirichlet", "alpha": 0.3, "rounds": 5, "grid": "lr = 0.1, 0.2; steps = 4, 8"}
@@ -307,7 +307,7 @@ import torch
 from torch import nn
 from fedaccord import Task
 from fedaccord.data.sets import DataSet
-from fedaccord.records import Examples
+from fedaccord.core.records import Examples
 
 HERE = Path(__file__).parent
 
@@ -328,7 +328,7 @@ task = Task("canary", data, lambda: nn.Sequential(nn.Linear(40, 64), nn.ReLU(), 
 BAD_NODE = """
 import sys, time
 import torch
-from fedaccord.engines import flower
+from fedaccord.flower import engine as flower
 kind = sys.argv.pop(1)
 honest = flower.Member.answer
 

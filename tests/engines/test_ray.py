@@ -19,10 +19,10 @@ from torch import nn
 
 from fedaccord import config
 from fedaccord.client.training import train
-from fedaccord.errors import EngineError
-from fedaccord.runs import RunFolder, params_sha256
-from fedaccord.session import drive
-from fedaccord.simulation import from_task
+from fedaccord.core.errors import EngineError
+from fedaccord.runtime.build import from_task
+from fedaccord.runtime.drive import drive
+from fedaccord.runtime.folder import RunFolder, params_sha256
 from fedaccord.tasks import find_task
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")

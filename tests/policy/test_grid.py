@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaccord.config import GRID
-from fedaccord.errors import SettingsError
+from fedaccord.core.errors import SettingsError
 from fedaccord.policy.grid import Axis, HyperGrid
 
 values = st.lists(st.floats(1e-6, 1e6), min_size=2, max_size=12, unique=True).map(lambda v: tuple(sorted(v)))

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedaccord.core.records import Hyper
+from fedaccord.core.seeds import generator
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.policy.reinforce import LARGEST, SMALLEST, Reinforce, bounded
-from fedaccord.records import Hyper
-from fedaccord.seeds import generator
 
 GRID = HyperGrid.parse("lr = 0.01..1/9 log; steps = 5..45/9")
 ENDS = [[axis.points[i] for axis in GRID.axes] for i in (0, -1)]  # mu stays within the grid

@@ -1,7 +1,7 @@
 import torch
 
+from fedaccord.core.records import Hyper
 from fedaccord.policy.schedule import FixedSchedule
-from fedaccord.records import Hyper
 
 
 def test_both_decays_by_hand():

@@ -3,9 +3,9 @@
 import json
 
 from fedaccord import config
-from fedaccord.runs import RunFolder
-from fedaccord.session import drive
-from fedaccord.simulation import from_task
+from fedaccord.runtime.build import from_task
+from fedaccord.runtime.drive import drive
+from fedaccord.runtime.folder import RunFolder
 from fedaccord.tasks import find_task
 
 GRID = "lr = 0.01, 0.1, 1 log; steps = 10, 20, 30"

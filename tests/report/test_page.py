@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from folders import line, write_run
 
-from fedaccord.errors import RunError, SettingsError
+from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.policy.gaussian import DiagonalGaussian, FullGaussian
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.report.condense import LIMIT, Trained, divergence
 from fedaccord.report.page import page, page_data, scripts, write_page
 from fedaccord.report.tuner import evenly, marginals
-from fedaccord.runs import read_rounds
+from fedaccord.runtime.folder import read_rounds
 
 RESULTS = Path(__file__).parents[2] / "results"
 

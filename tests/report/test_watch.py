@@ -11,7 +11,7 @@ import threading
 import pytest
 from folders import line, write_run
 
-from fedaccord.errors import RunError, SettingsError
+from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.report.watch import make_server, serve
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedaccord.records import ClientUpdate
+from fedaccord.core.records import ClientUpdate
 from fedaccord.server.aggregate import MAX_EXAMPLES, aggregate
 
 RECEIVED = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3), "mask": torch.tensor([True, False])}

@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedaccord.core.records import Examples, Measured
 from fedaccord.data.prepare import as_stored
-from fedaccord.records import Examples, Measured
 from fedaccord.server.evaluate import EVAL_BATCH, ClientLosses, Judge
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedaccord.records import Measured, ServerState
+from fedaccord.core.records import Measured, ServerState
 from fedaccord.server.evaluate import ClientLosses
 from fedaccord.server.guard import judge
 

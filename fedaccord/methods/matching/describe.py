@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedaccord.client.activations import Activation, Pooling, record
-from fedaccord.client.matching import Matching, MatchingLayer, pairs
+from fedaccord.methods.matching.activations import Activation, Pooling, record
+from fedaccord.methods.matching.layers import Matching, MatchingLayer, pairs
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from fedaccord.errors import MatchingError
+from fedaccord.core.errors import MatchingError
 
 POINTWISE = frozenset(
     (

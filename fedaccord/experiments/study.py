@@ -8,11 +8,11 @@ from typing import Any
 
 from fedaccord import config
 from fedaccord.config import Settings
-from fedaccord.errors import SettingsError
-from fedaccord.files import make_folder, write_durably
+from fedaccord.core.errors import SettingsError
+from fedaccord.core.files import make_folder, write_durably
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.report import paper, tables
-from fedaccord.runs import SETTINGS, read_rounds
+from fedaccord.runtime.folder import SETTINGS, read_rounds
 from fedaccord.tasks import Task, find_task
 
 ANYHOW = {

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import torch
 
-from fedaccord.errors import DataError
-from fedaccord.records import Engine, LossOf, Order, Params, Policy, RoundLog, ServerState
-from fedaccord.seeds import generator
+from fedaccord.core.errors import DataError
+from fedaccord.core.records import Engine, LossOf, Order, Params, Policy, RoundLog, ServerState
+from fedaccord.core.seeds import generator
 from fedaccord.server.aggregate import aggregate, finite
 from fedaccord.server.guard import judge
 

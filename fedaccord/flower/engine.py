@@ -39,10 +39,10 @@ from safetensors import SafetensorError
 
 from fedaccord.client.store import PrivateStore
 from fedaccord.client.training import Site, train
-from fedaccord.errors import EngineError, FedAccordError, SettingsError, UpdateRefused
-from fedaccord.files import write_durably
-from fedaccord.processes import die_with
-from fedaccord.records import ClientUpdate, Hyper, Order, Params, Refusal
+from fedaccord.core.errors import EngineError, FedAccordError, SettingsError, UpdateRefused
+from fedaccord.core.files import write_durably
+from fedaccord.core.processes import die_with
+from fedaccord.core.records import ClientUpdate, Hyper, Order, Params, Refusal
 
 RECORD = "fedaccord"
 POLL = 0.1

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedaccord.errors import RunError
-from fedaccord.files import write_durably
+from fedaccord.core.errors import RunError
+from fedaccord.core.files import write_durably
 
 
 def make_authority(folder: Path, hosts: Sequence[str], days: int = 365) -> None:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from fedaccord.errors import RunError
+from fedaccord.core.errors import RunError
 
 
 def make_folder(path: Path) -> None:

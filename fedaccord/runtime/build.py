@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedaccord.algorithm import Federation, cohort_size
 from fedaccord.client.objective import (
     Objective,
     Plain,
@@ -23,18 +22,19 @@ from fedaccord.client.objective import (
 )
 from fedaccord.client.training import Site
 from fedaccord.config import Settings
+from fedaccord.core.algorithm import Federation, cohort_size
+from fedaccord.core.errors import DataError, FedAccordError, SettingsError
+from fedaccord.core.processes import usable_cores
+from fedaccord.core.records import ClientData, Engine, Examples, Hyper, Params, Policy, Prepare, Yardstick
+from fedaccord.core.seeds import global_seed, numpy_generator
 from fedaccord.data import partition
 from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import Data, DataSet, as_examples
 from fedaccord.engines.choose import choose
-from fedaccord.errors import DataError, FedAccordError, SettingsError
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.policy.reinforce import Reinforce
 from fedaccord.policy.schedule import FixedSchedule, Replay
-from fedaccord.processes import usable_cores
-from fedaccord.records import ClientData, Engine, Examples, Hyper, Params, Policy, Prepare, Yardstick
-from fedaccord.runs import read_rounds
-from fedaccord.seeds import global_seed, numpy_generator
+from fedaccord.runtime.folder import read_rounds
 from fedaccord.server.evaluate import ClientLosses, Judge
 from fedaccord.tasks import Task
 

@@ -27,12 +27,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedaccord import config
 from fedaccord.client.objective import default_entropy_min, read_params
 from fedaccord.client.training import minibatches, train
-from fedaccord.processes import usable_cores
-from fedaccord.records import Hyper, Order, Params
+from fedaccord.core.processes import usable_cores
+from fedaccord.core.records import Hyper, Order, Params
+from fedaccord.core.seeds import generator
 from fedaccord.report.paper import METHODS
-from fedaccord.seeds import generator
+from fedaccord.runtime.build import Simulation, from_task, hyper_of
 from fedaccord.server.aggregate import aggregate
-from fedaccord.simulation import Simulation, from_task, hyper_of
 from fedaccord.tasks import find_task
 
 STEPS = {"digits": 50, "mnist": 50, "cifar10": 10, "kws": 5}
@@ -245,7 +245,11 @@ def scaling(say: Callable[[str], None]) -> list[dict[str, Any]]:
     found = []
     for clients, cohort in ((10, 10), (100, 10), (1000, 10), (10_000, 10), (10_000, 100)):
         say(f"{clients:,} clients, {cohort} a round")
-        command = [sys.executable, "-c", f"from fedaccord.bench import one_size; one_size({clients}, {cohort})"]
+        command = [
+            sys.executable,
+            "-c",
+            f"from fedaccord.experiments.bench import one_size; one_size({clients}, {cohort})",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         found.append(json.loads(done.stdout.splitlines()[-1]))
     for entry in found:

@@ -20,16 +20,13 @@ from typing import IO, Any
 
 from torch import nn
 
-from fedaccord.certificates import make_authority, make_node_key
 from fedaccord.config import Settings
-from fedaccord.errors import EngineError, RunError, SettingsError
-from fedaccord.files import flush_folder
-from fedaccord.live import LineView, View
-from fedaccord.processes import activity, die_with
-from fedaccord.records import ClientData, Examples, Prepare
-from fedaccord.runs import SETTINGS, RunFolder, experiment_of
-from fedaccord.session import Outcome, drive
-from fedaccord.simulation import (
+from fedaccord.core.errors import EngineError, RunError, SettingsError
+from fedaccord.core.files import flush_folder
+from fedaccord.core.processes import activity, die_with
+from fedaccord.core.records import ClientData, Examples, Prepare
+from fedaccord.flower.certificates import make_authority, make_node_key
+from fedaccord.runtime.build import (
     Simulation,
     client_parts,
     clients_of,
@@ -40,6 +37,9 @@ from fedaccord.simulation import (
     server_parts,
     site_of,
 )
+from fedaccord.runtime.drive import Outcome, drive
+from fedaccord.runtime.folder import SETTINGS, RunFolder, experiment_of
+from fedaccord.runtime.live import LineView, View
 from fedaccord.tasks import PRESETS, Task
 
 # ---------------------------------------------------------------- the two parts
@@ -58,7 +58,7 @@ def member_of(
     settings: Settings, model: nn.Module, data: ClientData, client: int, folder: Path, prepare: Prepare, limits: Any
 ) -> Any:
     """A client's end. `model` must be built the same way everywhere; its first parameters come from the server."""
-    from fedaccord.engines.flower import Member
+    from fedaccord.flower.engine import Member
 
     nobody = data[:0]
     site = site_of(settings, model, [nobody] * client + [data], prepare)
@@ -77,7 +77,7 @@ def serve(
     choose_view: Callable[[Simulation], View | None] = lambda simulation: None,
 ) -> Outcome:
     """The server's end: run the rounds, or go on from the folder's last checkpoint."""
-    from fedaccord.engines.flower import FlowerEngine
+    from fedaccord.flower.engine import FlowerEngine
 
     model.to(find_device(settings.device))
     examples = validation if validation is not None else test
@@ -227,7 +227,7 @@ class LocalFederation:
 
         Nothing is lost with it: nodes are registered at every start, and a run goes on from the server's checkpoint.
         """
-        from fedaccord.engines.flower import is_whole
+        from fedaccord.flower.engine import is_whole
 
         if not any_there(self.database) or is_whole(self.database):
             return
@@ -241,7 +241,7 @@ class LocalFederation:
             "one is made; nothing is lost")  # fmt: skip
 
     def register(self) -> None:
-        from fedaccord.engines.flower import Link, register
+        from fedaccord.flower.engine import Link, register
 
         link = Link(self.address, (self.keys / "ca.pem").read_bytes())
         assert self.link.process is not None

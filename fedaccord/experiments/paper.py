@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedaccord import compare, studies
-from fedaccord.errors import RunError
-from fedaccord.files import make_folder, write_durably
+from fedaccord.core.errors import RunError
+from fedaccord.core.files import make_folder, write_durably
+from fedaccord.experiments import runner as compare
+from fedaccord.experiments import study as studies
+from fedaccord.experiments.study import Row, Study
 from fedaccord.report import curves, evolution, paper, speed, tables
-from fedaccord.studies import Row, Study
 
 ROWS = (("iid", 1.0), ("non-iid", 1.0), ("iid", 0.5), ("non-iid", 0.5))
 NO_WD = ("FA", "FA+RM+AH", "FA+RM", "FA+AH")
@@ -251,7 +252,7 @@ class Reproduction:
 
     def overhead(self) -> None:
         """The run-time table, as ratios to FA."""
-        from fedaccord import bench
+        from fedaccord.experiments import bench
 
         found = {}
         for task, trials in TRIALS.items():

@@ -32,10 +32,10 @@ from safetensors import SafetensorError
 
 from fedaccord import config
 from fedaccord.config import Settings
-from fedaccord.errors import RunError, SettingsError
-from fedaccord.files import flush_folder, write_durably
-from fedaccord.processes import processor_kind
-from fedaccord.records import Params, RoundLog, ServerState
+from fedaccord.core.errors import RunError, SettingsError
+from fedaccord.core.files import flush_folder, write_durably
+from fedaccord.core.processes import processor_kind
+from fedaccord.core.records import Params, RoundLog, ServerState
 
 GENERATIONS = 2
 PREVIOUS = "previous/"

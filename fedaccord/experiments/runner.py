@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fedaccord.config import FIELDS, Settings
-from fedaccord.files import make_folder
-from fedaccord.processes import die_with, usable_cores
-from fedaccord.runs import ROUNDS, SETTINGS, pack
-from fedaccord.session import stop_request
-from fedaccord.studies import Cell, done
+from fedaccord.core.files import make_folder
+from fedaccord.core.processes import die_with, usable_cores
+from fedaccord.experiments.study import Cell, done
+from fedaccord.runtime.drive import stop_request
+from fedaccord.runtime.folder import ROUNDS, SETTINGS, pack
 
 LINE_SECONDS = 10.0
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from fedaccord.client.activations import INPUT, Activation, Event, Pooling, Weighted, observe
-from fedaccord.errors import MatchingError
+from fedaccord.core.errors import MatchingError
+from fedaccord.methods.matching.activations import INPUT, Activation, Event, Pooling, Weighted, observe
 
 LARGEST_LINEAR = 2**26
 """Weights of a dense f_j beyond which the upper layer is first averaged over its positions."""

@@ -14,9 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedaccord.attendance import Attendance, attendance
-from fedaccord.records import RoundLog
-from fedaccord.simulation import Simulation
+from fedaccord.core.records import RoundLog
+from fedaccord.runtime.attendance import Attendance, attendance
+from fedaccord.runtime.build import Simulation
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 SHOWN_CLIENTS = 12

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fedaccord.records import RoundLog
+from fedaccord.core.records import RoundLog
 
 NAMED = 5
 """More clients than this are counted in a sentence, not named."""

@@ -11,15 +11,15 @@ from types import FrameType
 import torch
 from torch import nn
 
-from fedaccord.algorithm import run, start
-from fedaccord.attendance import Attendance, attendance
-from fedaccord.errors import EngineError, RunError
-from fedaccord.live import View
-from fedaccord.processes import processor_kind
-from fedaccord.records import Engine, RoundLog, ServerState
-from fedaccord.runs import RunFolder, fingerprint
-from fedaccord.simulation import Simulation
-from fedaccord.trackers import Together, trackers
+from fedaccord.core.algorithm import run, start
+from fedaccord.core.errors import EngineError, RunError
+from fedaccord.core.processes import processor_kind
+from fedaccord.core.records import Engine, RoundLog, ServerState
+from fedaccord.runtime.attendance import Attendance, attendance
+from fedaccord.runtime.build import Simulation
+from fedaccord.runtime.folder import RunFolder, fingerprint
+from fedaccord.runtime.live import View
+from fedaccord.runtime.trackers import Together, trackers
 
 NOBODY = 3
 """Rounds in a row without a single usable update after which a run ends with an error."""

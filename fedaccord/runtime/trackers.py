@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from typing import Any, TextIO
 
 from fedaccord.config import Settings
-from fedaccord.errors import RunError, SettingsError
-from fedaccord.live import View
-from fedaccord.records import RoundLog
-from fedaccord.runs import CSV, RunFolder
+from fedaccord.core.errors import RunError, SettingsError
+from fedaccord.core.records import RoundLog
+from fedaccord.runtime.folder import CSV, RunFolder
+from fedaccord.runtime.live import View
 
 MISSING = "needs the trackers extra: pip install 'fedaccord[trackers]'"
 
