@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +11,21 @@ from typing import Any
 from torch import nn
 
 from fedaccord import config
-from fedaccord.client.objective import load_params
 from fedaccord.config import Settings
 from fedaccord.core.errors import DataError, FedAccordWarning, RunError
-from fedaccord.core.records import Prepare, RoundLog, ServerState
+from fedaccord.core.params import load_params
+from fedaccord.core.protocols import Method, Part
+from fedaccord.core.records import LossFunction, Metric, Prepare, RoundLog, ServerState
 from fedaccord.data.prepare import as_stored
 from fedaccord.data.sets import Data, as_examples
+from fedaccord.methods.registry import as_method
+from fedaccord.objectives import Measure, metrics_of
 from fedaccord.runtime.build import simulation_of
 from fedaccord.runtime.drive import drive
 from fedaccord.runtime.folder import RunFolder
 from fedaccord.runtime.live import choose
+from fedaccord.runtime.parts import Parts
+from fedaccord.server.steps import with_server_steps
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,13 @@ def federate(
     clients: Sequence[Data],
     validation: Data | None = None,
     test: Data | None = None,
-    method: str = "FA",
+    method: str | Method | Part = "FA",
     rounds: int = 100,
     fraction: float = 1.0,
     seed: int = 0,
     *,
+    loss: LossFunction | None = None,
+    metrics: Mapping[str, Measure | Metric] | None = None,
     prepare: Prepare = as_stored,
     folder: str | Path | None = None,
     show: bool = False,
@@ -59,30 +66,33 @@ def federate(
 ) -> History:
     """Train `model` on the clients' data; every default works without tuning.
 
-    model       any torch.nn.Module that maps inputs to class scores; it is copied, yours stays as it is
+    model       any torch.nn.Module; it is copied, yours stays as it is
     clients     one (inputs, targets) pair of tensors or torch Dataset per client
     validation  the server's small set, on which it measures the loss; None: the clients report theirs
-    test        if given, its accuracy is recorded as training goes on
-    method      the paper's name for what clients and server do
+    test        if given, the metrics on it are recorded as training goes on
+    method      what clients and server do: a name such as FA+RM+AH, or a Method or Part of your own
+    loss        loss(output, targets), the mean over a batch; None: classification, with the entropy term
+    metrics     name -> function(outputs, targets) or Metric; None: accuracy, or the loss that is given
     prepare     stored inputs -> what the model sees; gets a generator in training, None otherwise
     folder      a run folder, kept up to date every round; if it holds this run already, training goes on from there
     show        print progress
-    settings    any other field of `Settings`: lr, steps, batch_size, device ...
+    settings    any other setting by its name: lr, steps, batch_size, device ...
     """
-    data = [as_examples(client, f"client {number}") for number, client in enumerate(clients)]
+    plain = loss is None
+    data = [as_examples(client, f"client {number}", plain) for number, client in enumerate(clients)]
     if not data:
         raise DataError("federate needs at least one client")
-    held = None if validation is None else as_examples(validation, "validation")
-    tested = None if test is None else as_examples(test, "test")
-    if not any(map(len, data)):
-        raise DataError("no client has any data")
-    if not isinstance(settings.get("rm_layers", ""), str):
-        settings["rm_layers"] = ", ".join(settings["rm_layers"])
+    held = None if validation is None else as_examples(validation, "validation", plain)
+    tested = None if test is None else as_examples(test, "test", plain)
+    chosen = as_method(method)
+    settings = {
+        name: ", ".join(value) if isinstance(value, list | tuple) else value for name, value in settings.items()
+    }
     resolved = config.make(
         settings,
         {
             "task": "python",
-            "method": method,
+            "method": chosen.name,
             "split": "natural",
             "clients": len(data),
             "rounds": rounds,
@@ -91,15 +101,17 @@ def federate(
             "augment": False,
             "evaluate": "clients" if held is None else "server",
         },
+        method=chosen,
     )
     model = copy.deepcopy(model)
-    simulation = simulation_of(resolved, model, data, held, tested, prepare)
-    with nullcontext() if folder is None else open_folder(Path(folder), simulation.settings) as place:
-        outcome = drive(simulation, place, choose(simulation, as_json=False) if show else None)
+    whole = with_server_steps(chosen, resolved.values())
+    setup = simulation_of(Parts(resolved, whole, model, prepare, data, held, tested, loss, metrics_of(metrics, loss)))
+    with nullcontext() if folder is None else open_folder(Path(folder), setup.settings) as place:
+        outcome = drive(setup, place, choose(setup, as_json=False) if show else None)
     for sentence in outcome.warnings:
         warnings.warn(sentence, FedAccordWarning, stacklevel=2)
-    load_params(model, outcome.state.params)
-    return History(model.eval(), outcome.rounds, simulation.settings, outcome.state, outcome.about)
+    load_params(model, setup.experiment.server.hand_out(outcome.state.model))
+    return History(model.eval(), outcome.rounds, setup.settings, outcome.state, outcome.about)
 
 
 def open_folder(path: Path, settings: Settings) -> RunFolder:

@@ -1,60 +1,79 @@
 """The run's settings: one frozen, typed, validated object, with a sentence for each field.
 
-The command line, --set, the TOML files and the run folder all speak in these names.
+The command line, --set, the TOML files and the run folder all speak in these names. A method brings settings of its
+own; they stand beside the others everywhere.
 """
 
 import dataclasses
 import difflib
-import math
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
+from fedaccord.core import settings as core
 from fedaccord.core.errors import SettingsError
+from fedaccord.core.settings import LENGTH, NUMERICS, OBSERVATION, OPERATION, SERVER, Setting
 
-METHODS = ("FA", "FA+WD", "FA+RM", "FA+AH", "FA+RM+AH")
+if TYPE_CHECKING:
+    from fedaccord.core.protocols import Method
+
+VERSION = 2
+"""Of the run folder: what its files look like. Folders without one are of 0.1; they can still be read."""
+RENAMED = {"rm_store": "store"}
+"""What settings were called in 0.1."""
 GRID = "lr = 0.05..0.5/9 log; steps = 5..45/9"
 ENGINES = ("auto", "serial", "pool", "stacked", "ray", "flower")
 SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "natural")
 
 
-def setting(default: Any, help: str, check: Callable[[Any], bool] | None = None, expected: str = "") -> Any:
-    """A field with its sentence and, where not every value of the type will do, the rule and how to say it."""
-    return field(default=default, metadata={"help": help, "check": check, "expected": expected})
+def declared(made: Setting) -> Any:
+    """A dataclass field that carries the setting; its name and type are those of the field."""
+    return field(default=made.default, metadata={"setting": made})
 
 
-def one_of(default: str, choices: tuple[str, ...], help: str) -> Any:
-    return setting(default, f"{help} ({', '.join(choices)})", lambda v: v in choices, f"one of {', '.join(choices)}")
+def setting(default: Any, help: str, **more: Any) -> Any:
+    return declared(core.setting("", default, help, **more))
 
 
-def at_least(low: float, default: Any, help: str) -> Any:
-    return setting(default, help, lambda v: v >= low, f"{low} or more")
+def one_of(default: str, choices: tuple[str, ...], help: str, **more: Any) -> Any:
+    return declared(core.one_of(choices, "", default, help, **more))
 
 
-def above(low: float, default: Any, help: str) -> Any:
-    return setting(default, help, lambda v: v > low, f"more than {low}")
+def at_least(low: float, default: Any, help: str, **more: Any) -> Any:
+    return declared(core.at_least(low, "", default, help, **more))
 
 
-def share(default: float, help: str) -> Any:
-    return setting(default, help, lambda v: 0 < v <= 1, "more than 0, at most 1")
+def above(low: float, default: Any, help: str, **more: Any) -> Any:
+    return declared(core.above(low, "", default, help, **more))
+
+
+def share(default: float, help: str, **more: Any) -> Any:
+    return declared(core.share("", default, help, **more))
+
+
+def below_one(default: float, help: str, **more: Any) -> Any:
+    return declared(core.below_one("", default, help, **more))
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Every setting of a run. Tasks bring their own defaults for some; a run folder's settings.toml shows all."""
+    """Every setting of a run: those that any run has, and in `own` those that its method and server steps bring.
+
+    Tasks bring their own defaults for some; a run folder's settings.toml shows all.
+    """
 
     task: str = setting("digits", "A named task, a folder of pictures by class, an .npz file, or file.py:name.")
-    method: str = one_of("FA", METHODS, "What clients and server do, in the paper's words")
+    method: str = setting("FA", "What clients and server do: a name such as FA+RM+AH, or file.py:name.")
     split: str = one_of("non-iid", SPLITS, "How the data is divided among the clients; non-iid: one class a client")
     clients: int | None = at_least(1, None, "Number of clients, K (10; natural split: as many as the data names).")
     fraction: float = share(1.0, "Share of the clients that train in a round, C.")
-    rounds: int = at_least(1, 100, "Number of rounds, T.")
+    rounds: int = at_least(1, 100, "Number of rounds, T.", role=LENGTH)
     seed: int = at_least(0, 0, "Seed of everything random: start, split, cohorts, mini-batches, augmentation.")
 
     lr: float = above(0, 0.1, "Learning rate of the first round (fixed schedule).")
@@ -62,33 +81,15 @@ class Settings:
     steps: int = at_least(1, 10, "SGD iterations of a client in the first round (fixed schedule).")
     steps_decay: float = share(1.0, "Factor on the SGD iterations after each round (fixed schedule).")
     batch_size: int = at_least(1, 64, "Examples in a mini-batch; a client with fewer uses all it has.")
-    momentum: float = setting(0.0, "Momentum of the clients' SGD, reset each round.", lambda v: 0 <= v < 1, "in [0, 1)")
-    server_lr: float = above(0, 1.0, "Factor on the server's step towards the clients' mean (1: FedAvg).")
-    entropy_min: float | None = at_least(0, None, "H_min of Eq. 8 in nats (0.87 ln K for K classes).")
-    entropy_weight: float = at_least(0, 1.0, "Weight of the entropy term, Eq. 8; 0 turns it off.")
+    momentum: float = below_one(0.0, "Momentum of the clients' SGD, reset each round.")
+    entropy_min: float | None = at_least(0, None, "H_min of Eq. 8 in nats (0.87 ln K for K classes).", hyper=True)
+    entropy_weight: float = at_least(0, 1.0, "Weight of the entropy term, Eq. 8; 0 turns it off.", hyper=True)
     weighting: str = one_of(
         "cohort", ("cohort", "population"), "N of line 14: the cohort's data, or all data as printed"
     )
 
-    wd_weight: float = at_least(0, 0.1, "Weight of the weight-divergence term (methods with WD).")
-    rm_weight: float = at_least(0, 1e-4, "Weight of the matching loss, Eq. 1 (methods with RM).")
-    rm_layers: str = setting("", "Layers of interest by name, with commas (found if empty; see `fedaccord matching`).")
-    rm_kernel: int = at_least(0, 0, "Size of the matching convolutions (0: that of the layer they reverse).")
-    rm_batch: int = at_least(0, 0, "Examples of a mini-batch that are matched (0: all).")
-    rm_memory: str = one_of("persistent", ("persistent", "fresh"), "Whether theta_i is kept or starts anew each round")
-    rm_store: str = one_of(
-        "auto", ("auto", "memory", "disk"), "Where theta_i is kept; auto: on disk if it would not fit"
-    )
-
-    grid: str = setting(GRID, "What AH tunes: name = low..high/count [log]; name = value, value, ...; any of Hyper.")
-    start: str = setting("", "Where AH starts, such as: lr = 0.1, steps = 20 (the middle of the grid if empty).")
-    hyper_lr: float = at_least(0, 0.01, "eta_H, the rate at which AH learns.")
-    interval: int = at_least(1, 5, "Z, how many rounds back AH looks.")
-    precision: float = setting(85.0, "A_1 = precision * I.", lambda v: 5 <= v <= 400, "5 to 400")
-    diagonal: bool = setting(False, "Keep A diagonal: cheaper for many hyper-parameters, no correlations.")
-    baseline: str = one_of(
-        "causal", ("causal", "centred"), "Baseline of the reward: Eq. 7, which the paper uses, or Eq. 6"
-    )
+    grid: str = setting(GRID, "What a tuner chooses from: name = low..high/count [log]; name = value, value, ...")
+    start: str = setting("", "Where a tuner starts, such as: lr = 0.1, steps = 20 (the middle of the grid if empty).")
     replay: str = setting("", "A run folder whose hyper-parameters are used again, round by round.")
     guards: bool = setting(True, "Clip rewards, roll back a round that blew up; --paper turns it off.")
 
@@ -113,41 +114,53 @@ class Settings:
     image_size: int = at_least(0, 0, "Resize the pictures of a folder to this many pixels a side (0: as they are).")
 
     engine: str = one_of(
-        "auto", ENGINES, "Who runs the clients; auto: what suits model and machine, and it says which and why"
+        "auto",
+        ENGINES,
+        "Who runs the clients; auto: what suits model and machine, and it says which and why",
+        role=NUMERICS,
     )
-    workers: int | None = at_least(1, None, "Processes or threads that run clients (as many as usable cores).")
-    address: str = setting("", "A Ray cluster's address, such as 10.0.0.1:6379 (engine = ray; empty: this machine).")
-    min_replies: int = at_least(1, 1, "Usable updates without which a round is skipped.")
-    deadline: float = above(0, 600.0, "Seconds that a round waits for its clients (a real federation).")
-    device: str = setting("cpu", "Where to compute: cpu, cuda, cuda:1 ...")
+    workers: int | None = at_least(
+        1, None, "Processes or threads that run clients (as many as usable cores).", role=OPERATION
+    )
+    address: str = setting("", "A Ray cluster's address, such as 10.0.0.1:6379 (engine = ray).", role=OPERATION)
+    store: str = one_of(
+        "auto", ("auto", "memory", "disk"), "Where clients keep things; auto: on disk if it would not fit",
+        role=OPERATION,
+    )  # fmt: skip
+    min_replies: int = at_least(1, 1, "Usable updates without which a round is skipped.", role=SERVER)
+    deadline: float = above(0, 600.0, "Seconds that a round waits for its clients (a real federation).", role=OPERATION)
+    device: str = setting("cpu", "Where to compute: cpu, cuda, cuda:1 ...", role=NUMERICS)
     threads: int = setting(
-        1, "Torch threads; another number may give other last bits.", lambda v: 1 <= v <= 1024, "1 to 1024"
+        1, "Torch threads; another number may give other last bits.", role=NUMERICS, check=lambda v: 1 <= v <= 1024,
+        expected="1 to 1024",
+    )  # fmt: skip
+    test_every: int = at_least(
+        1, 10, "Measure the test metrics every so many rounds (and after the last).", role=OBSERVATION
     )
-    test_every: int = at_least(1, 10, "Measure the test accuracy every so many rounds (and after the last).")
-    tensorboard: bool = setting(False, "Also write TensorBoard's event files, into the run folder (extra: trackers).")
-    mlflow: bool = setting(False, "Also log to MLflow: where it is set to, else into the run folder (extra: trackers).")
-    checkpoint_every: int = at_least(1, 1, "Write a checkpoint every so many rounds (and after the last).")
+    tensorboard: bool = setting(False, "Also write TensorBoard's event files (extra: trackers).", role=OPERATION)
+    mlflow: bool = setting(False, "Also log to MLflow, or into the run folder (extra: trackers).", role=OPERATION)
+    checkpoint_every: int = at_least(
+        1, 1, "Write a checkpoint every so many rounds (and after the last).", role=OBSERVATION
+    )
+
+    own: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            check_value(item, getattr(self, item.name))
+        for name, each in FIELDS.items():
+            each.validate(getattr(self, name))
 
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name) if name in FIELDS else self.own[name]
 
-def check_value(item: "dataclasses.Field[Any]", value: Any) -> None:
-    kind, optional = kind_of(item)
-    if value is None and optional:
-        return
-    right = isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool)
-    if kind is float:
-        right = isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value)
-    if not right:
-        raise SettingsError(f"{item.name} = {value!r}: expected {NAMES[kind]}")
-    check = item.metadata["check"]
-    if check is not None and not check(value):
-        raise SettingsError(f"{item.name} = {value!r}: expected {item.metadata['expected']}")
+    def values(self) -> dict[str, Any]:
+        """All of them by name."""
+        return {**{name: getattr(self, name) for name in FIELDS}, **self.own}
 
-
-NAMES = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+    def but(self, values: Mapping[str, Any]) -> "Settings":
+        """The same with these values, of any names."""
+        own = {name: value for name, value in values.items() if name not in FIELDS}
+        base: dict[str, Any] = {name: value for name, value in values.items() if name in FIELDS}
+        return replace(self, **base, own={**self.own, **own})
 
 
 def kind_of(item: "dataclasses.Field[Any]") -> tuple[type, bool]:
@@ -160,70 +173,91 @@ def kind_of(item: "dataclasses.Field[Any]") -> tuple[type, bool]:
     return kind, False
 
 
-FIELDS = {item.name: item for item in dataclasses.fields(Settings)}
+def fields_of(items: Iterable["dataclasses.Field[Any]"]) -> dict[str, Setting]:
+    found = {}
+    for item in items:
+        if "setting" in item.metadata:
+            kind, optional = kind_of(item)
+            found[item.name] = replace(item.metadata["setting"], name=item.name, kind=kind, optional=optional)
+    return found
 
 
-def parse_value(name: str, text: str) -> Any:
-    """A value as written on the command line, in the field's type."""
-    kind, _ = kind_of(known(name))
-    if kind is str:
-        return text
-    if kind is bool:
-        if text.lower() in ("true", "yes", "on", "1"):
-            return True
-        if text.lower() in ("false", "no", "off", "0"):
-            return False
-        raise SettingsError(f"{name} = {text!r}: expected true or false")
-    try:
-        return kind(text)
-    except ValueError:
-        raise SettingsError(f"{name} = {text!r}: expected {NAMES[kind]}") from None
+FIELDS: dict[str, Setting] = fields_of(dataclasses.fields(Settings))
+"""The settings that any run has."""
 
 
-def parse_assignment(text: str) -> tuple[str, Any]:
+def table(method: "Method | None" = None) -> dict[str, Setting]:
+    """Every setting there is: those of any run, of the server's steps, of all known methods, and of this one."""
+    from fedaccord.methods.registry import PARTS  # not before it is needed: it loads torch
+    from fedaccord.server.steps import SERVER_SETTINGS
+
+    known = {each.name: each for part in PARTS.values() for each in part.settings}
+    brought = {} if method is None else method.settings
+    return {**FIELDS, **{each.name: each for each in SERVER_SETTINGS}, **known, **brought}
+
+
+def known(name: str, among: Mapping[str, Setting]) -> Setting:
+    if name in among:
+        return among[name]
+    close = difflib.get_close_matches(name, among, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else "`fedaccord run --help` lists all settings"
+    raise SettingsError(f"unknown setting '{name}'; {hint}")
+
+
+def parse_assignment(text: str, among: Mapping[str, Setting]) -> tuple[str, Any]:
     """key=value, as given to --set."""
     name, sign, value = text.partition("=")
     name = name.strip().replace("-", "_")
     if not sign:
         raise SettingsError(f"--set {text}: expected key=value")
-    return name, parse_value(name, value.strip())
-
-
-def known(name: str) -> "dataclasses.Field[Any]":
-    if name in FIELDS:
-        return FIELDS[name]
-    close = difflib.get_close_matches(name, FIELDS, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else "`fedaccord run --help` lists all settings"
-    raise SettingsError(f"unknown setting '{name}'; {hint}")
+    return name, known(name, among).parse(value.strip())
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The settings in a file; numbers written without a point are accepted where a float is wanted."""
+    from fedaccord.methods.registry import find
+
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"{path}: there is no such file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"{path}: {error}") from None
-    for name, value in values.items():
-        try:
-            if kind_of(known(name))[0] is float and type(value) is int:
+    version = values.pop("version", 1)
+    if not isinstance(version, int) or version > VERSION:
+        raise SettingsError(f"{path}: is of version {version!r}; this fedaccord reads up to {VERSION}")
+    values = {RENAMED.get(name, name): value for name, value in values.items()}
+    try:
+        method = values.get("method")
+        there = table(find(method) if isinstance(method, str) else None)
+        for name, value in values.items():
+            if known(name, there).kind is float and type(value) is int:
                 values[name] = float(value)
-        except SettingsError as error:
-            raise SettingsError(f"{path}: {error}") from None
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from None
     return values
 
 
-def make(*layers: Mapping[str, Any]) -> Settings:
-    """Later layers win."""
+def make(*layers: Mapping[str, Any], method: "Method | None" = None) -> Settings:
+    """Later layers win. `method`: the method itself, where a name would not find it."""
+    from fedaccord.methods.registry import find
+    from fedaccord.server.steps import SERVER_SETTINGS
+
     merged: dict[str, Any] = {}
     for layer in layers:
         merged.update(layer)
+    if method is None:
+        FIELDS["method"].validate(merged.get("method", "FA"))
+        method = find(merged.get("method", FIELDS["method"].default))
+    there = table(method)
+    own = {each.name: each.default for each in (*method.settings.values(), *SERVER_SETTINGS)}
     for name in merged:
-        known(name)
-    return Settings(**merged)
+        known(name, there).validate(merged[name])
+        if name not in FIELDS:
+            own[name] = merged[name]
+    return Settings(**{name: value for name, value in merged.items() if name in FIELDS}, own=own)
 
 
 def to_toml(settings: Settings) -> str:
     """Every setting that has a value; the open ones (None) are left out."""
-    return tomli_w.dumps({k: v for k, v in dataclasses.asdict(settings).items() if v is not None})
+    return tomli_w.dumps({"version": VERSION, **{k: v for k, v in settings.values().items() if v is not None}})

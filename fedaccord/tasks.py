@@ -1,8 +1,6 @@
 """A task = data + split + model + baseline schedule: defined once, run on every engine. And the named presets."""
 
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +12,13 @@ from torch import nn
 from fedaccord import config
 from fedaccord.config import Settings
 from fedaccord.core.errors import SettingsError
-from fedaccord.core.records import Prepare
+from fedaccord.core.modules import load_variable
+from fedaccord.core.records import LossFunction, Metric, Prepare
 from fedaccord.data import cifar10, digits, fashion_mnist, mnist, own, speech_commands
 from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import Data, DataSet
 from fedaccord.models import cifar_cnn, kws_cnn, mnist_mlp
+from fedaccord.objectives import Measure
 
 ALIKE = ("iid", "quantity")
 """Splits whose clients are alike in classes: they use a task's iid schedule, all others its non-iid one."""
@@ -35,6 +35,8 @@ class Task:
     data              one data set, to be divided among the clients as the settings say: a simulation
     load_my_data      client number -> what that client holds: called on the client's own machine, nothing is divided
     load_server_data  the server's validation and test set, where there is no `data`; either may be None
+    loss              loss(output, targets), the mean over a batch; None: classification, with the entropy term
+    metrics           name -> function(outputs, targets) or Metric, on the test set; None: accuracy, or the loss
 
     `settings` are the task's defaults, `schedule` its tuned baseline for "iid" and "non-iid" clients.
     """
@@ -45,6 +47,8 @@ class Task:
     prepare: Prepare = as_stored
     settings: Mapping[str, Any] = field(default_factory=dict)
     schedule: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    loss: LossFunction | None = None
+    metrics: Mapping[str, Measure | Metric] | None = None
     load_my_data: Callable[[int], Data] | None = None
     load_server_data: Callable[[], tuple[Data | None, Data | None]] | None = None
 
@@ -128,7 +132,8 @@ def find_task(name: str, image_size: int = 0) -> Task:
         return PRESETS[name]
     file, colon, variable = name.rpartition(":")
     if colon and file.endswith(".py"):
-        return from_python(Path(file), variable)
+        found: Task = load_variable(Path(file), variable, Task, "a fedaccord.Task")
+        return found
     path = Path(name)
     if path.is_dir():
         return from_data(name, lambda: own.load_folder(path, image_size))
@@ -140,23 +145,6 @@ def find_task(name: str, image_size: int = 0) -> Task:
         f"unknown task '{name}': expected {', '.join(PRESETS)}, a folder of pictures by class, an .npz file, "
         "or file.py:name"
     )
-
-
-def from_python(path: Path, variable: str) -> Task:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise SettingsError(f"{path}: there is no such Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
-    sys.path.insert(0, str(path.parent.resolve()))  # so that it finds its neighbours, as when it is run
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.pop(0)
-    task = getattr(module, variable, None)
-    if not isinstance(task, Task):
-        raise SettingsError(f"{path}: '{variable}' is {'missing' if task is None else 'not a fedaccord.Task'}")
-    return task
 
 
 def from_data(name: str, load: Callable[[], DataSet]) -> Task:

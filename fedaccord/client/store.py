@@ -1,7 +1,8 @@
-"""Where theta_i lives between rounds (line 12): in memory, or one file a client on disk. It never travels.
+"""Where clients keep things between rounds (line 12): in memory, or one file a client on disk. They never travel.
 
-A generation is named by the round that made it, and a round reads the newest one from before it. So a round that is
-repeated after a crash starts from what it started from the first time, without anyone having to put things back.
+A generation is named by the round that made it, and every order names, for each client, the generation it goes on from:
+its last round that counted. So a round that is repeated, refused or rolled back leaves no trace: the next one starts
+from what it would have started from without it.
 """
 
 import hashlib
@@ -11,66 +12,66 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import safetensors.torch
-from safetensors import SafetensorError
-
-from fedaccord.core.errors import RunError
+from fedaccord.core.errors import RunError, UpdateRefused
 from fedaccord.core.files import write_durably
-from fedaccord.core.records import Params
+from fedaccord.core.packages import decode, encode, flatten, unflatten
+from fedaccord.core.records import Packages, Params, size_of
 
 MEMORY_SHARE = 0.25
-"""Of this machine's memory, what the clients' private parameters may take before they go to disk."""
+"""Of this machine's memory, what the clients may keep in it before it goes to disk."""
 
 
-class PrivateStore:
-    """The private parameters of all clients of this machine."""
+class ClientStore:
+    """What all clients of this machine keep."""
 
     def __init__(self, folder: Path | None, in_memory: bool):
         self.temporary = None if folder or in_memory else Path(tempfile.mkdtemp(prefix="fedaccord-"))
         self.folder = folder or self.temporary
         self.in_memory = in_memory
-        self.held: dict[int, tuple[int, Params]] = {}  # client -> its newest generation
-        self.unsaved: set[int] = set()
-        self.newest: dict[int, int] = {}  # client -> the round of its newest generation
+        self.held: dict[int, dict[int, Packages]] = {}  # client -> generation -> what it kept
+        self.unsaved: set[tuple[int, int]] = set()
 
-    def get(self, client: int, round: int) -> Params | None:
-        """What the client kept in the newest round before `round`; None if it never trained."""
-        if client in self.held and self.held[client][0] < round:
-            return self.held[client][1]
-        found = [(generation, path) for generation, path in self.generations(client) if generation < round]
-        return read(found[-1][1]) if found else None
+    def get(self, client: int, generation: int) -> Packages:
+        """What the client kept in this round; nothing for generation 0, or where nothing was kept."""
+        if generation == 0:
+            return {}
+        if generation in self.held.get(client, {}):
+            return self.held[client][generation]
+        path = dict(self.generations(client)).get(generation)
+        return {} if path is None else unflatten(read(path))
 
-    def put(self, client: int, round: int, params: Params) -> None:
-        self.newest[client] = round
-        if self.in_memory:
-            self.held[client] = (round, params)
-            self.unsaved.add(client)
-        else:
-            self.write(client, round, params)
+    def put(self, client: int, generation: int, packages: Packages, since: int) -> None:
+        """`since`: the generation that this one went on from; if this one does not count, it is needed again."""
+        if not self.in_memory:
+            self.write(client, generation, packages)
+            return
+        before = self.held.get(client, {})
+        for old in before.keys() - {since}:
+            self.unsaved.discard((client, old))
+        self.held[client] = {old: kept for old, kept in before.items() if old == since} | {generation: packages}
+        self.unsaved.add((client, generation))
 
-    def expect(self, newest: Mapping[int, int]) -> None:
-        """Go on from a checkpoint that names every client's newest generation; an error if one is gone."""
-        self.newest = dict(newest)
-        for client, round in newest.items():
-            if round not in [generation for generation, _ in self.generations(client)]:
-                raise RunError(f"{self.folder}/{client}: what client {client} kept from round {round} is missing")
+    def expect(self, accepted: Mapping[int, int]) -> None:
+        """Go on from a checkpoint: an error if what a client kept in its last round that counted is gone."""
+        for client, generation in accepted.items():
+            if generation not in dict(self.generations(client)):
+                raise RunError(f"{self.folder}/{client}: what client {client} kept in round {generation} is missing")
 
-    def save(self) -> dict[int, int]:
-        """Make everything durable, before the server's checkpoint of the round; each client's newest generation."""
+    def save(self) -> None:
+        """Make everything durable, before the server's checkpoint of the round."""
         if self.folder is not None:
-            for client in sorted(self.unsaved):
-                self.write(client, *self.held[client])
+            for client, generation in sorted(self.unsaved):
+                self.write(client, generation, self.held[client][generation])
         self.unsaved.clear()
-        return dict(self.newest)
 
-    def prune(self, committed: int) -> None:
-        """Forget what no checkpoint of round `committed` or later could need."""
+    def prune(self, accepted: Mapping[int, int]) -> None:
+        """Forget what is older than the generations that the oldest checkpoint goes on from."""
         if self.folder is None or not self.folder.exists():
             return
-        for client in self.newest:
-            old = [path for generation, path in self.generations(client) if generation <= committed]
-            for path in old[:-1]:
-                path.unlink()
+        for client, needed in accepted.items():
+            for generation, path in self.generations(client):
+                if generation < needed:
+                    path.unlink()
 
     def close(self) -> None:
         if self.temporary is not None:
@@ -83,15 +84,15 @@ class PrivateStore:
         paths = sorted((self.folder / str(client)).glob("*.safetensors"))
         return [(int(path.name.split("-")[0]), path) for path in paths]
 
-    def write(self, client: int, round: int, params: Params) -> None:
+    def write(self, client: int, generation: int, packages: Packages) -> None:
         assert self.folder is not None
-        data = safetensors.torch.save({name: value.cpu().contiguous() for name, value in params.items()})
+        data = encode(flatten(packages))
         own = self.folder / str(client)
-        path = own / f"{round:06d}-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
+        path = own / f"{generation:06d}-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
         try:
             own.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for generation, other in self.generations(client):
-                if generation >= round and other != path:  # of this round done before, or of rounds to be done again
+            for number, other in self.generations(client):
+                if number >= generation and other != path:  # of this round done before, or of rounds to be done again
                     other.unlink()
             write_durably(path, data, mode=0o600)
         except OSError as error:
@@ -104,18 +105,18 @@ def read(path: Path) -> Params:
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest()[:16] != path.stem.split("-")[1]:
             raise RunError(f"{path}: damaged, its checksum is wrong")
-        loaded: Params = safetensors.torch.load(data)
-        return loaded
-    except (OSError, SafetensorError) as error:
+        return decode(data)
+    except (OSError, UpdateRefused) as error:
         raise RunError(f"{path}: cannot be read: {error}") from error
 
 
-def open_store(folder: Path | None, where: str, clients: int, like: Params) -> PrivateStore:
+def open_store(folder: Path | None, where: str, clients: int, like: Packages) -> ClientStore:
     """In memory or on disk, as `where` says; auto: on disk if it would not fit. `like`: what one client keeps."""
-    fits = fits_in_memory(clients, sum(value.numel() * value.element_size() for value in like.values()))
-    return PrivateStore(folder, in_memory=where == "memory" or (where == "auto" and fits))
+    fits = fits_in_memory(clients, sum(size_of(params) for params in like.values()))
+    return ClientStore(folder, in_memory=where == "memory" or (where == "auto" and fits))
 
 
 def fits_in_memory(clients: int, bytes_each: int) -> bool:
+    """Two generations of each: the last that counted, and the newest."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return clients * bytes_each <= MEMORY_SHARE * total
+    return clients * 2 * bytes_each <= MEMORY_SHARE * total

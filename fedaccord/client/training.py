@@ -8,8 +8,19 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from fedaccord.client.objective import Objective, load_params, read_params
-from fedaccord.core.records import ClientData, ClientUpdate, Hyper, Order, Params, Prepare, Yardstick
+from fedaccord.client.side import ClientSide, Corrections
+from fedaccord.core.params import load_params, read_params
+from fedaccord.core.protocols import trained_weights
+from fedaccord.core.records import (
+    ClientData,
+    ClientUpdate,
+    Hyper,
+    LossFunction,
+    Objective,
+    Order,
+    Packages,
+    Prepare,
+)
 from fedaccord.core.seeds import generator, global_seed
 
 REPORT_EXAMPLES = 64
@@ -20,26 +31,27 @@ class Site:
     """What it takes to run clients: the same value serves every engine."""
 
     model: nn.Module
-    objective: Objective
+    method: ClientSide
     clients: Sequence[ClientData]
     prepare: Prepare
-    yardstick: Yardstick
+    objective: Objective
+    measure: LossFunction  # what a client's reports of L_t are measured by
     seed: int
     ready: bool = False  # whether the clients' inputs are already what the model sees: `prepare` changes nothing
-    store: str = "auto"  # where theta_i lives: memory, disk, or auto: on disk if it would not fit
+    store: str = "auto"  # where clients keep things: memory, disk, or auto: on disk if it would not fit
 
 
 class Trainer(Protocol):
     """How a process trains the clients it is given."""
 
-    def groups(self, clients: Sequence[int], hyper: Hyper) -> list[list[int]]:
+    def groups(self, clients: Sequence[int], order: Order) -> list[list[int]]:
         """The clients, cut into the groups that are trained together; the same cut on every engine."""
         ...
 
     def train(
-        self, order: Order, clients: Sequence[int], private: Sequence[Params | None]
-    ) -> Iterator[tuple[ClientUpdate, Params | None]]:
-        """One group; `private` is what each of them kept. Their updates, and what they keep now."""
+        self, order: Order, clients: Sequence[int], kept: Sequence[Packages]
+    ) -> Iterator[tuple[ClientUpdate, Packages]]:
+        """One group; `kept` is what each of them kept. Their updates, and what they keep now."""
         ...
 
 
@@ -50,51 +62,43 @@ class OneByOne:
         self.site = site
         self.workspace = copy.deepcopy(site.model)
 
-    def groups(self, clients: Sequence[int], hyper: Hyper) -> list[list[int]]:
+    def groups(self, clients: Sequence[int], order: Order) -> list[list[int]]:
         return [[client] for client in clients]
 
     def train(
-        self, order: Order, clients: Sequence[int], private: Sequence[Params | None]
-    ) -> Iterator[tuple[ClientUpdate, Params | None]]:
-        for client, kept in zip(clients, private, strict=True):
-            yield train(self.site, self.workspace, order, client, kept)
+        self, order: Order, clients: Sequence[int], kept: Sequence[Packages]
+    ) -> Iterator[tuple[ClientUpdate, Packages]]:
+        for client, before in zip(clients, kept, strict=True):
+            yield train(self.site, self.workspace, order, client, before)
 
 
-def train(
-    site: Site, model: nn.Module, order: Order, client: int, private: Params | None = None
-) -> tuple[ClientUpdate, Params | None]:
-    """One client's round: what it sends, and what it keeps to itself (theta_i; None if there is nothing to keep).
+def train(site: Site, model: nn.Module, order: Order, client: int, kept: Packages) -> tuple[ClientUpdate, Packages]:
+    """One client's round: what it sends, and what it keeps to itself.
 
     `model` is a workspace: its parameters are overwritten.
     """
-    data, hyper = site.clients[client], order.hyper
+    data, hyper = site.clients[client], order.hyper_of(client)
     reports = reported(site, model, order, client)
     load_params(model, order.params)  #                                                                        7
     model.train()
-    loss_of = site.objective.begin(model, order, client, site.seed, private)
-    own, beside = trainable(model), [weight for part in loss_of.trained for weight in trainable(part).values()]
-    descend = Descent([*own.values(), *beside], hyper, loss_of.pull, [order.params[name] for name in own])
+    work = site.method.begin(site.objective, model, order, hyper, client, site.seed, kept)
+    own = trained_weights(model)
+    beside = [weight for part in work.trained for weight in trained_weights(part).values()]
+    received = [order.params[name] for name in own]
+    corrections = site.method.corrections(list(own), hyper, received, order.down, site.method.held(kept))
+    descend = Descent(list(own.values()), beside, hyper, corrections)
     total = torch.zeros((), device=data.targets.device)
     augment = generator(site.seed, "augment", order.round, client)
     batches = minibatches(site, order, client)
     with global_seed(site.seed, "dropout", order.round, client):
         for index in batches:  #                                                                               8
             inputs, targets = site.prepare(data.inputs[index], augment), data.targets[index]  #                9
-            loss = loss_of(inputs, targets)
+            loss = work(inputs, targets)
             descend(torch.autograd.grad(loss, descend.weights, allow_unused=True, materialize_grads=True))  # 10
             total += loss.detach()
-    update = ClientUpdate(client, read_params(model), len(data), float(total) / hyper.steps, *reports)
-    return update, unspoilt(loss_of.keep(), private)  #                                                       12
-
-
-def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
-
-
-def unspoilt(kept: Params | None, before: Params | None) -> Params | None:
-    """What the client keeps; if its round blew up, what it had: a bad round must not spoil the next one."""
-    sound = kept is None or all(bool(value.isfinite().all()) for value in kept.values())
-    return kept if sound else before
+    params = read_params(model)
+    sent, keeps = work.finish(params)  #                                                                      12
+    return ClientUpdate(client, params, len(data), float(total) / hyper.steps, sent, *reports), keeps
 
 
 @torch.no_grad()
@@ -109,34 +113,33 @@ def reported(site: Site, model: nn.Module, order: Order, client: int) -> tuple[f
     for number, params in enumerate((order.params, order.previous)):
         if params is not None:
             load_params(model, params)
-            scores = model.eval()(site.prepare(data.inputs[part], None))
-            losses[number] = float(site.yardstick(scores, data.targets[part]))
+            output = model.eval()(site.prepare(data.inputs[part], None))
+            losses[number] = float(site.measure(output, data.targets[part]))
     return losses[0], losses[1]
 
 
 class Descent:
     """Line 10: SGD in place, all weights at once; momentum starts anew each round.
 
-    `pull` is the weight of ||w_t - w_t^i||_2^2 (FA+WD) and `anchor` is w_t, the first of the weights as they were
-    received. Its gradient, 2 pull (w_t^i - w_t), is added here: it needs no graph.
+    `own` are the model's trained weights, `beside` what a method trains along with them. The method's corrections come
+    first: they see the model's weights and gradients only.
     """
 
-    def __init__(self, weights: Sequence[Tensor], hyper: Hyper, pull: float, anchor: Sequence[Tensor]):
-        self.weights = list(weights)
+    def __init__(
+        self, own: Sequence[Tensor], beside: Sequence[Tensor], hyper: Hyper, corrections: Corrections | None = None
+    ):
+        self.weights, self.own = [*own, *beside], len(own)
         self.lr, self.momentum = hyper.lr, hyper.momentum
-        self.pull, self.anchor = pull, list(anchor)
+        self.corrections = corrections
         self.velocity: list[Tensor] = []
 
     @torch.no_grad()
     def __call__(self, gradients: Sequence[Tensor]) -> None:
         step = list(gradients)
-        if self.pull:
-            moved = self.weights[: len(self.anchor)]
-            if self.momentum:
-                apart = torch._foreach_sub(moved, self.anchor)
-                step[: len(moved)] = torch._foreach_add(step[: len(moved)], apart, alpha=2 * self.pull)
-            else:  # w - lr (g + 2 pull (w - w_t)), without a tensor for the second term
-                torch._foreach_lerp_(moved, self.anchor, 2 * self.lr * self.pull)
+        if self.corrections is not None:
+            if self.corrections.gradients:  # autograd may give two weights the same tensor
+                step[: self.own] = [gradient.clone() for gradient in step[: self.own]]
+            self.corrections(self.weights[: self.own], step[: self.own])
         if self.momentum and self.velocity:
             torch._foreach_mul_(self.velocity, self.momentum)
             torch._foreach_add_(self.velocity, step)
@@ -151,8 +154,9 @@ def minibatches(site: Site, order: Order, client: int) -> Tensor:
 
     A client with fewer examples than a batch uses all that it has in every step.
     """
-    examples, steps = len(site.clients[client]), order.hyper.steps
-    batch = min(order.hyper.batch_size, examples)
+    hyper = order.hyper_of(client)
+    examples, steps = len(site.clients[client]), hyper.steps
+    batch = min(hyper.batch_size, examples)
     draw = generator(site.seed, "batches", order.round, client)
     passes = -(-steps * batch // examples)
     stream = torch.cat([torch.randperm(examples, generator=draw) for _ in range(passes)])

@@ -2,101 +2,187 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
 from fedaccord.core.errors import DataError
-from fedaccord.core.records import Engine, LossOf, Order, Params, Policy, RoundLog, ServerState
+from fedaccord.core.protocols import Engine, LossOf, Measured, MetricsOf, Policy
+from fedaccord.core.records import (
+    Accepted,
+    ClientUpdate,
+    Hyper,
+    Observation,
+    Order,
+    Packages,
+    Params,
+    Refusal,
+    RoundLog,
+    ServerState,
+    Snapshot,
+    finite,
+    size_of,
+)
 from fedaccord.core.seeds import generator
-from fedaccord.server.aggregate import aggregate, finite
-from fedaccord.server.guard import judge
 
 T = TypeVar("T")
 
 
+class Aggregated(Protocol):
+    """What line 14 makes of a round's updates."""
+
+    @property
+    def model(self) -> Snapshot: ...
+    @property
+    def accepted(self) -> list[Accepted]: ...
+    @property
+    def refused(self) -> list[Refusal]: ...
+    @property
+    def step_norm(self) -> float: ...
+    @property
+    def reported(self) -> Mapping[str, float]: ...
+    @property
+    def bytes_up(self) -> int: ...
+
+
+class Server(Protocol):
+    """The server's side of a method: line 14."""
+
+    def start(self, params: Params) -> Snapshot: ...
+    def to_send(self, model: Snapshot) -> Packages: ...
+    def hand_out(self, model: Snapshot) -> Params: ...
+    def aggregate(
+        self, round: int, before: Snapshot, updates: Iterable[ClientUpdate | Refusal], hyper: Hyper, total: int | None
+    ) -> Aggregated: ...
+
+
 @dataclass(frozen=True)
-class Federation:
-    """A whole experiment as a value: who trains, how a round's hyper-parameters are chosen, how it is judged."""
+class Verdict:
+    """Line 16: what becomes of a round."""
+
+    model: Snapshot
+    loss: float | None
+    reward: float | None  # of the oldest choice whose reward was not known
+    carried_out: bool = True  # whether this round's own hyper-parameters had any effect
+    guard: str | None = None  # what was done that the paper does not do, in words
+
+
+Guard = Callable[[ServerState, Snapshot, Measured, int], Verdict]
+"""(state before, the new model, its loss, number of accepted updates) -> what becomes of the round."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A whole run as a value: who trains, how hyper-parameters are chosen, what the server does, how it is measured."""
 
     engine: Engine
     policy: Policy
+    server: Server
     loss: LossOf
-    accuracy: Callable[[Params], float] | None
+    guard: Guard
+    metrics: MetricsOf | None
     clients: int
-    total_examples: int
     rounds: int
     fraction: float = 1.0
     seed: int = 0
-    weighting: str = "cohort"
+    total_examples: int | None = None  # the paper's N; None: the cohort's
     test_every: int = 1
     clients_report: bool = False  # L_t comes from the clients (the paper's second way)
     paired: bool = False  # they measure w_{t-1} as well, on the same examples
-    guards: bool = True
-    min_replies: int = 1  # with fewer, a round is skipped
-    buffers: frozenset[str] = frozenset()  # names in the model's state that are not trained
     data: Callable[[], Iterable[torch.Tensor]] = tuple  # what the clients hold here, to know it again after a resume
 
 
-def start(fed: Federation, params: Params) -> ServerState:
+def start(experiment: Experiment, params: Params) -> ServerState:
     """Lines 1 and 2: the state before the first round."""
-    loss = fed.loss(params, []).loss
+    model = experiment.server.start(params)
+    loss = experiment.loss(experiment.server.hand_out(model), []).loss
     if loss is not None and not math.isfinite(loss):
         raise DataError(
             "the loss before the first round is not finite: is there a NaN in the validation data or the model?"
         )
-    return ServerState(round=0, params=params, loss=loss, policy=fed.policy.start())
+    return ServerState(round=0, model=model, loss=loss, policy=experiment.policy.start())
 
 
-def run(fed: Federation, state: ServerState) -> Iterator[tuple[ServerState, RoundLog]]:
+def run(experiment: Experiment, state: ServerState) -> Iterator[tuple[ServerState, RoundLog]]:
     """Line 3: round after round. The caller keeps what it wants and may stop after any round."""
-    while state.round < fed.rounds:
-        state, log = run_round(fed, state)
+    while state.round < experiment.rounds:
+        state, log = run_round(experiment, state)
         yield state, log
 
 
-def run_round(fed: Federation, state: ServerState) -> tuple[ServerState, RoundLog]:
+def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog]:
     """One round: lines 4-18."""
     t, clock = state.round + 1, Stopwatch()
+    cohort = sample_cohort(ex.clients, ex.fraction, generator(ex.seed, "cohort", t))  #                  5
     with clock("policy"):
-        hyper, psi = fed.policy.sample(state.policy, t, generator(fed.seed, "policy", t))  #             4
-    cohort = sample_cohort(fed.clients, fed.fraction, generator(fed.seed, "cohort", t))  #               5
-    previous = state.previous if fed.paired else None
-    updates = fed.engine.train(Order(t, cohort, state.params, hyper, fed.clients_report, previous))  # 6-13
+        h, psi = ex.policy.propose(state.policy, t, cohort, generator(ex.seed, "policy", t))  #          4
+    order = Order(t, cohort, state.params, h.hyper, h.each, ex.server.to_send(state.model),
+                  {i: state.model.accepted[i] for i in cohort if i in state.model.accepted},
+                  ex.clients_report, state.previous.params if ex.paired and state.previous else None)  # fmt: skip
+    updates = clock.each("train", ex.engine.train(order))  #                                          6-13
     with clock("aggregate"):
-        total = fed.total_examples if fed.weighting == "population" else None
-        mean = aggregate(state.params, clock.each("train", updates), hyper.server_lr, total, fed.buffers)  #  14
+        mean = ex.server.aggregate(t, state.model, updates, h.hyper, ex.total_examples)  #              14
     with clock("evaluate"):
-        measured = fed.loss(mean.params, mean.clients)  #                                               15
-    verdict = judge(state, mean.params, measured, len(mean.clients), fed.guards, fed.min_replies)  #    16
+        measured = ex.loss(ex.server.hand_out(mean.model), mean.accepted)  #                            15
+    verdict = ex.guard(state, mean.model, measured, len(mean.accepted))  #                              16
+    with clock("evaluate"):
+        due = ex.metrics is not None and (t % ex.test_every == 0 or t == ex.rounds)
+        metrics = ex.metrics(ex.server.hand_out(verdict.model)) if ex.metrics and due else {}
     with clock("policy"):
-        kept = psi if verdict.carried_out else fed.policy.drop(psi)
-        psi_next = fed.policy.update(kept, verdict.reward)  #                                        17-18
-    with clock("evaluate"):
-        due = t % fed.test_every == 0 or t == fed.rounds
-        accuracy = fed.accuracy(verdict.params) if fed.accuracy is not None and due else None
+        seen = observation(t, state, order, mean, verdict, metrics, clock)
+        psi_next = ex.policy.learn(psi, seen)  #                                                     17-18
 
     log = RoundLog(
         round=t,
-        hyper={name: getattr(hyper, name) for name in fed.policy.names},
+        hyper={name: h.hyper[name] for name in ex.policy.names},
         cohort=list(cohort),
-        refused=mean.refused,
+        refused=[vars(refusal) for refusal in mean.refused],
         loss=verdict.loss,
-        accuracy=accuracy,
+        metrics=metrics,
         reward=verdict.reward,
-        policy=fed.policy.describe(psi, psi_next),
+        policy=ex.policy.describe(psi, psi_next),
         guard=verdict.guard,
-        clients={str(entry["client"]): {k: v for k, v in entry.items() if k != "client"} for entry in mean.clients},
+        clients={str(each.client): each.entry() for each in mean.accepted},
         step_norm=finite(mean.step_norm),
+        method=dict(mean.reported),
         seconds=clock.seconds(),
     )
     # the model before this one is kept only where its successor's loss is known a round late
-    fallback = state.params if verdict.params is mean.params else state.previous
-    late = fallback if fed.clients_report else None
-    return ServerState(t, verdict.params, verdict.loss, psi_next, late), log
+    fallback = state.model if verdict.model is mean.model else state.previous
+    return ServerState(t, verdict.model, verdict.loss, psi_next, fallback if ex.clients_report else None), log
+
+
+def observation(
+    t: int,
+    state: ServerState,
+    order: Order,
+    mean: Aggregated,
+    verdict: Verdict,
+    metrics: Mapping[str, float],
+    clock: "Stopwatch",
+) -> Observation:
+    """What a policy may learn from: everything that the server has seen of this round."""
+    norms = {each.client: each.update_norm for each in mean.accepted}
+    examples = sum(each.examples for each in mean.accepted)
+    average = math.fsum(each.examples * each.update_norm for each in mean.accepted) / examples if examples else 0.0
+    again = sum(state.model.accepted.get(client) == t - 1 for client in order.cohort)
+    down = sum(size_of(params) for params in (order.params, *order.down.values()))
+    return Observation(
+        round=t,
+        reward=verdict.reward,
+        carried_out=verdict.carried_out,
+        loss=verdict.loss,
+        metrics=metrics,
+        update_norms=norms,
+        step_norm=finite(mean.step_norm),
+        alignment=mean.step_norm / average if average else None,
+        overlap=again / len(order.cohort),
+        bytes=down * len(order.cohort) + mean.bytes_up,
+        seconds=clock.seconds(),
+    )
 
 
 def sample_cohort(clients: int, fraction: float, generator: torch.Generator) -> tuple[int, ...]:

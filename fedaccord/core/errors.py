@@ -29,6 +29,10 @@ class MatchingError(FedAccordError):
     """A model whose layers of interest cannot be found or matched."""
 
 
+class MethodError(FedAccordError):
+    """A method that sends or keeps what it did not declare."""
+
+
 class EngineError(FedAccordError):
     """Clients that could not be run: a worker that keeps dying, a cluster that cannot be reached."""
 

@@ -1,15 +1,24 @@
-"""The nouns: what is passed between the parts. Frozen values, no behaviour."""
+"""The nouns: what is passed between the parts. Frozen values with hardly any behaviour."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 Params = dict[str, Tensor]
-"""A model's state by name: parameters and persistent buffers."""
+"""Tensors by name: a model's state (parameters and persistent buffers), or one package of a method."""
+
+Packages = Mapping[str, Params]
+"""What a method sends or keeps: the name of a declared slot -> its tensors."""
+
+
+def size_of(params: Mapping[str, Tensor]) -> int:
+    """The bytes of these tensors."""
+    return sum(value.numel() * value.element_size() for value in params.values())
+
 
 PolicyState = Mapping[str, Any]
 """What a policy knows (psi, its window of rewards): plain JSON values, so a checkpoint holds them exactly."""
@@ -17,22 +26,41 @@ PolicyState = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Hyper:
-    """The hyper-parameters of one round, h_t. A policy may choose any of them; all of them take effect."""
+    """The hyper-parameters of one round, h_t. A policy may choose any of them; all of them take effect.
+
+    The first four are the optimizer's; `own` are those of the loss, the method and the server step, by name. None
+    leaves a value to whoever uses it.
+    """
 
     lr: float
     steps: int
     batch_size: int = 64
     momentum: float = 0.0
-    entropy_min: float | None = 0.0  # None: a share of ln K, K the number of class scores
-    entropy_weight: float = 0.0
-    wd_weight: float = 0.0
-    rm_weight: float = 0.0
-    server_lr: float = 1.0
+    own: Mapping[str, float | None] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name) if name in OPTIMIZER else self.own[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name) if name in OPTIMIZER else self.own.get(name, default)
+
+    def but(self, values: Mapping[str, Any]) -> "Hyper":
+        """The same with these values, of any names."""
+        core = {name: value for name, value in values.items() if name in OPTIMIZER}
+        own = {name: value for name, value in values.items() if name not in OPTIMIZER}
+        return replace(self, **core, own={**self.own, **own})
+
+    def values(self) -> dict[str, Any]:
+        """All of them by name."""
+        return {**{name: getattr(self, name) for name in OPTIMIZER}, **self.own}
+
+
+OPTIMIZER = tuple(item.name for item in fields(Hyper) if item.name != "own")
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and their class numbers, as two tensors of equal length."""
+    """Inputs and their targets, as two tensors of equal length."""
 
     inputs: Tensor
     targets: Tensor
@@ -53,8 +81,21 @@ ClientData = Examples
 Prepare = Callable[[Tensor, torch.Generator | None], Tensor]
 """Stored inputs -> what the model sees. With a generator (training only) it may augment."""
 
-Yardstick = Callable[[Tensor, Tensor], Tensor]
-"""(class scores, targets) -> their mean loss: what L_t is measured by, the same in every round."""
+Objective = Callable[[Tensor, Tensor, Hyper], Tensor]
+"""(model output, targets, hyper-parameters) -> the mean loss of a batch: what the clients minimise."""
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+"""(model output, targets) -> their mean loss: what L_t is measured by, the same in every round."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure by which a model is judged on a test set: a function of all outputs and targets."""
+
+    name: str
+    measure: Callable[[Tensor, Tensor], float]
+    higher: bool = True  # whether more is better
+    percent: bool = False  # whether it is shown as a percentage
 
 
 @dataclass(frozen=True)
@@ -65,28 +106,68 @@ class Order:
     cohort: tuple[int, ...]
     params: Params
     hyper: Hyper
+    each: Mapping[int, Hyper] = field(default_factory=dict)  # where clients have hyper-parameters of their own
+    down: Packages = field(default_factory=dict)  # what the method sends beside the model
+    since: Mapping[int, int] = field(default_factory=dict)  # client -> the round whose kept values it goes on from
     report_loss: bool = False  # whether a client shall measure the received model on a part of its data
     previous: Params | None = None  # w_{t-1}, if it shall measure that one too, on the same part
+
+    def hyper_of(self, client: int) -> Hyper:
+        return self.each.get(client, self.hyper)
 
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """What a client sends back. There is no field that could carry data or theta_i."""
+    """What a client sends back. There is no field that could carry its data or what it keeps to itself."""
 
     client: int
     params: Params  # w_t^i
     examples: int  # n_i
     loss: float  # mean of the client's training loss over the round
+    sent: Packages = field(default_factory=dict)  # what the method sends up beside the model
     received_loss: float | None = None  # loss of w_t on a small part of the client's data, if asked for
     previous_loss: float | None = None  # loss of w_{t-1} on the same part, if asked for
 
 
 @dataclass(frozen=True)
+class Accepted:
+    """An update that was used, without its tensors: what L_t is computed from and what the log keeps."""
+
+    client: int
+    examples: int
+    loss: float
+    update_norm: float
+    received_loss: float | None = None
+    previous_loss: float | None = None
+
+    def entry(self) -> dict[str, Any]:
+        """Its line in the log: JSON values, without what was not asked for."""
+        reports = {"received_loss": self.received_loss, "previous_loss": self.previous_loss}
+        return {"examples": self.examples, "loss": finite(self.loss), "update_norm": self.update_norm} | {
+            name: finite(value) for name, value in reports.items() if value is not None
+        }
+
+
+def finite(value: float) -> float | None:
+    """The number, or None where JSON has no word for it."""
+    return float(value) if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
 class Refusal:
-    """A client of the cohort from which no update came: it said no, or did not answer in time."""
+    """A client of the cohort whose update was not used: it said no, did not answer in time, or was refused."""
 
     client: int
     why: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The model and all that goes with it: what a rolled-back round puts back."""
+
+    params: Params  # w_t
+    server: Packages = field(default_factory=dict)  # the state of the server's steps, and what the method keeps there
+    accepted: Mapping[int, int] = field(default_factory=dict)  # client -> its last round that counted
 
 
 @dataclass(frozen=True)
@@ -94,10 +175,31 @@ class ServerState:
     """All that the server carries from round to round; a checkpoint is this and nothing else."""
 
     round: int  # rounds finished, t - 1
-    params: Params  # w_t
+    model: Snapshot
     loss: float | None  # L_t
     policy: PolicyState  # psi_t
-    previous: Params | None = None  # w_{t-1}, kept only where L_t is known a round late (the clients report it)
+    previous: Snapshot | None = None  # the one before, kept only where L_t is known a round late
+
+    @property
+    def params(self) -> Params:
+        return self.model.params
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a policy may learn from after a round. Only `seconds` differs from run to run."""
+
+    round: int
+    reward: float | None  # of the oldest choice that waits for one; None: not known yet
+    carried_out: bool  # whether the newest choice had any effect
+    loss: float | None
+    metrics: Mapping[str, float]
+    update_norms: Mapping[int, float]  # ||w_i - w|| of each client that counted
+    step_norm: float | None  # ||w_{t+1} - w_t||
+    alignment: float | None  # step_norm over the weighted mean of the update norms: 1 if all clients agree
+    overlap: float  # share of the cohort that also counted in the round before
+    bytes: int  # sent down and up for the clients that counted
+    seconds: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -109,77 +211,11 @@ class RoundLog:
     cohort: list[int]
     refused: list[dict[str, Any]]
     loss: float | None
-    accuracy: float | None
+    metrics: dict[str, float]
     reward: float | None
     policy: dict[str, Any]
     guard: str | None
     clients: dict[str, dict[str, Any]]
     step_norm: float | None = None  # ||w_{t+1} - w_t|| of the mean of the clients' models
+    method: dict[str, float] = field(default_factory=dict)  # the scalars that the method reports
     seconds: dict[str, float] = field(default_factory=dict)
-
-
-class Policy(Protocol):
-    """Where a round's hyper-parameters come from: lines 4 and 16-18."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The fields of Hyper that this policy chooses (the others stay as the settings say)."""
-        ...
-
-    def start(self) -> PolicyState: ...
-
-    def sample(self, state: PolicyState, round: int, generator: torch.Generator) -> tuple[Hyper, PolicyState]: ...
-
-    def update(self, state: PolicyState, reward: float | None) -> PolicyState:
-        """Learn from the reward of the oldest choice that waits for one; None: it is not known yet."""
-        ...
-
-    def drop(self, state: PolicyState) -> PolicyState:
-        """The newest choice was never carried out."""
-        ...
-
-    def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
-        """What the log keeps of this round's decision; JSON values."""
-        ...
-
-
-class Engine(Protocol):
-    """Who runs the clients: lines 6-13. Every engine gives the same answer."""
-
-    def train(self, order: Order) -> Iterator[ClientUpdate | Refusal]:
-        """The cohort's updates, in client order, each as soon as it and all before it are there."""
-        ...
-
-    def open(self, folder: Path | None) -> None:
-        """Before the first round: the folder for what clients keep to themselves (None: there is no run folder)."""
-        ...
-
-    def expect(self, newest: Mapping[int, int]) -> None:
-        """After a resume: the round in which each client last kept something, as `save` said it then."""
-        ...
-
-    def save(self) -> dict[int, int]:
-        """Make what the clients keep durable, before the server's own checkpoint; client -> the round it is from."""
-        ...
-
-    def prune(self, committed: int) -> None:
-        """The oldest checkpoint that is kept is of round `committed`: what is only of use before it may go."""
-        ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The newest loss that is known, and what to compare it with (None: the one known before)."""
-
-    loss: float | None
-    before: float | None = None
-
-
-class LossOf(Protocol):
-    """Line 15: the loss of the aggregate model, L."""
-
-    def __call__(self, params: Params, clients: Sequence[Mapping[str, Any]], /) -> Measured:
-        """`clients` are the round's accepted updates as the log shows them; empty before the first round."""
-        ...

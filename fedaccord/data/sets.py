@@ -44,8 +44,11 @@ def examples(inputs: np.ndarray, targets: np.ndarray, classes: int, label: str) 
     return Examples(torch.from_numpy(own), torch.from_numpy(targets.astype(np.int64)))
 
 
-def as_examples(data: Data, label: str) -> Examples:
-    """Tensors as they are; a Dataset is read once, in order, and held as tensors."""
+def as_examples(data: Data, label: str, classes: bool = True) -> Examples:
+    """Tensors as they are; a Dataset is read once, in order, and held as tensors.
+
+    `classes`: the targets must be class numbers.
+    """
     if isinstance(data, Examples):
         pair = (data.inputs, data.targets)
     elif isinstance(data, tuple | list):
@@ -58,11 +61,13 @@ def as_examples(data: Data, label: str) -> Examples:
             raise DataError(f"{label}: the data set is empty")
         pair = (
             torch.stack([torch.as_tensor(item[0]) for item in items]),
-            torch.tensor([int(item[1]) for item in items]),
+            torch.stack([torch.as_tensor(item[1]) for item in items]),
         )
     inputs, targets = pair
     if len(inputs) != len(targets):
         raise DataError(f"{label}: {len(inputs):,} inputs but {len(targets):,} targets")
+    if not classes:
+        return Examples(inputs, targets)
     if targets.dim() != 1 or targets.is_floating_point():
         raise DataError(f"{label}: targets must be one class number each, got {targets.dtype} {tuple(targets.shape)}")
     if len(targets) and int(targets.min()) < 0:

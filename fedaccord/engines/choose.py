@@ -8,7 +8,8 @@ from torch import nn
 from fedaccord.client.training import Site
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.processes import usable_cores
-from fedaccord.core.records import Engine, Hyper
+from fedaccord.core.protocols import Engine
+from fedaccord.core.records import Hyper
 from fedaccord.engines.pool import PoolEngine
 from fedaccord.engines.serial import SerialEngine
 from fedaccord.engines.stacked import Stacks, cannot_stack

@@ -1,9 +1,9 @@
 """Worker processes on this machine, one torch thread each. The same bits as the serial engine, whoever does what when.
 
-Workers are forked: the data, the model and the objective are theirs without a copy, and nothing needs to be picklable.
-Parameters pass through memory that parent and workers share: one block for what all clients receive, and slots for
-what a client keeps and gives back. A message is a few scalars. A worker that dies is replaced, and its clients are done
-again from what they began with.
+Workers are forked: the data, the model and the method are theirs without a copy, and nothing needs to be picklable.
+Tensors pass through memory that parent and workers share: one block for what all clients receive, and places for what a
+client keeps and sends. A message is a few scalars. A worker that dies is replaced, and its clients are done again from
+what they began with.
 """
 
 import atexit
@@ -27,11 +27,12 @@ from typing import NamedTuple
 
 import torch
 
-from fedaccord.client.objective import read_params
 from fedaccord.client.training import Site, Trainer
 from fedaccord.core.errors import EngineError
+from fedaccord.core.packages import flatten, unflatten
+from fedaccord.core.params import read_params
 from fedaccord.core.processes import die_with
-from fedaccord.core.records import ClientUpdate, Order, Params
+from fedaccord.core.records import ClientUpdate, Order, Packages, Params, size_of
 from fedaccord.engines.serial import SerialEngine
 
 AHEAD = 2
@@ -45,16 +46,24 @@ TRIES = 3
 class Job(NamedTuple):
     """What a worker is told: everything else it knows or finds in shared memory."""
 
-    slots: list[int]  # one for each client
+    places: list[int]  # one for each client
     clients: list[int]
-    private: list[bool]  # whether the slot holds the client's theta_i
-    order: Order  # without cohort and parameters
+    kept: list[bool]  # whether the place holds what the client kept
+    order: Order  # without tensors
 
 
 class Reply(NamedTuple):
-    updates: list[ClientUpdate]  # without parameters: they are in the slots
-    private: list[bool]  # whether the slot holds a new theta_i
+    updates: list[ClientUpdate]  # without tensors: they are in the places
+    kept: list[bool]  # whether the place holds what the client keeps now
     error: Exception | None = None
+
+
+class Place(NamedTuple):
+    """Shared memory for one client: its model, what the method sends, and what it keeps."""
+
+    params: Params
+    sent: Params
+    kept: Params
 
 
 @dataclass
@@ -71,49 +80,52 @@ class PoolEngine(SerialEngine):
         super().__init__(site, trainer)
         self.count = workers
         self.workers: list[Worker] = []
-        self.slots: list[tuple[Params, Params]] = []  # (w_i, theta_i) of the clients in progress
+        self.places: list[Place] = []  # for the clients in progress
         self.free: list[int] = []
 
     def train(self, order: Order) -> Iterator[ClientUpdate]:
         waiting = [client for client in order.cohort if len(self.site.clients[client])]
-        todo = self.trainer.groups(waiting, order.hyper)
+        todo = self.trainer.groups(waiting, order)
         if not todo:
             return
         self.start(AHEAD * self.count * max(map(len, todo)))
         write(self.received, order.params)
+        write(self.down, flatten(order.down))
         if order.previous is not None:
             write(self.previous, order.previous)
-        message = replace(order, cohort=(), params={}, previous={} if order.previous is not None else None)
+        bare = replace(order, cohort=(), params={}, down={}, previous={} if order.previous is not None else None)
+        message = replace(bare, since={client: order.since.get(client, 0) for client in waiting})
         done: dict[int, ClientUpdate] = {}
         deaths: Counter[int] = Counter()
         try:
             for client in waiting:  # the updates leave in client order
                 while client not in done:
                     self.hand_out(todo, len(done), message)
-                    for place in self.talkative():
+                    for place in self.ready():
                         reply = receive(self.workers[place])
                         if reply is None:
                             todo += self.replace(place, deaths)
                         elif reply.error:
                             raise reply.error
                         else:
-                            self.accept(reply, self.workers[place].jobs.pop(0), order.round, done)
+                            self.accept(reply, self.workers[place].jobs.pop(0), order, done)
                 yield done.pop(client)
         finally:
             if todo or any(worker.jobs for worker in self.workers):
                 self.stop()  # the round was left early: its answers must not reach the next one
 
-    def start(self, slots: int) -> None:
+    def start(self, places: int) -> None:
         """Shared memory and workers, in this order: a fork shares what is there by then."""
-        if self.workers and len(self.slots) >= slots:
+        if self.workers and len(self.places) >= places:
             return
         self.stop()
         OPEN.add(self)
-        model, private = read_params(self.site.model), self.site.objective.private_like()
-        self.size = sum(value.numel() * value.element_size() for value in model.values())
-        self.received, self.previous = shared(model), shared(model)
-        self.slots = [(shared(model), shared(private)) for _ in range(slots)]
-        self.free = list(range(slots))
+        model, method = read_params(self.site.model), self.site.method
+        sent, kept = flatten(method.up), flatten(method.kept)
+        self.size = size_of(model) + size_of(sent)
+        self.received, self.previous, self.down = shared(model), shared(model), shared(flatten(method.down))
+        self.places = [Place(shared(model), shared(sent), shared(kept)) for _ in range(places)]
+        self.free = list(range(places))
         for _ in range(self.count):
             self.workers.append(self.hire())
 
@@ -142,28 +154,28 @@ class PoolEngine(SerialEngine):
         return sum(len(self.site.clients[client]) for client in group)
 
     def give(self, worker: Worker, group: list[int], message: Order) -> None:
-        slots = [self.free.pop() for _ in group]
-        private = [self.store.get(client, message.round) for client in group]
-        for slot, kept in zip(slots, private, strict=True):
-            if kept is not None:
-                write(self.slots[slot][1], kept)
-        job = Job(slots, group, [kept is not None for kept in private], message)
+        places = [self.free.pop() for _ in group]
+        kept = [flatten(self.kept(client, message)) for client in group]
+        for place, before in zip(places, kept, strict=True):
+            if before:
+                write(self.places[place].kept, before)
+        job = Job(places, group, [bool(before) for before in kept], message)
         worker.jobs.append(job)
         with contextlib.suppress(OSError):  # it has just died: `receive` will notice
             worker.pipe.send(job)
 
-    def talkative(self) -> list[int]:
-        """The workers that have something to say, or have died."""
+    def ready(self) -> list[int]:
+        """Wait for the workers that have replied or died, and say which they are."""
         ready = multiprocessing.connection.wait([worker.pipe for worker in self.workers])
         return [place for place, worker in enumerate(self.workers) if worker.pipe in ready]
 
-    def accept(self, reply: Reply, job: Job, round: int, done: dict[int, ClientUpdate]) -> None:
-        for update, kept, slot in zip(reply.updates, reply.private, job.slots, strict=True):
-            params, private = self.slots[slot]
+    def accept(self, reply: Reply, job: Job, order: Order, done: dict[int, ClientUpdate]) -> None:
+        for update, kept, number in zip(reply.updates, reply.kept, job.places, strict=True):
+            place = self.places[number]
             if kept:
-                self.store.put(update.client, round, copied(private))
-            done[update.client] = replace(update, params=copied(params))
-        self.free += job.slots
+                self.keep(update.client, order, unflatten(copied(place.kept)))
+            done[update.client] = replace(update, params=copied(place.params), sent=unflatten(copied(place.sent)))
+        self.free += job.places
 
     def replace(self, place: int, deaths: Counter[int]) -> list[list[int]]:
         """A new worker for a dead one; the groups that are to be done again."""
@@ -176,7 +188,7 @@ class PoolEngine(SerialEngine):
             if deaths[first] == TRIES:
                 raise EngineError(f"client {first}: its worker died {TRIES} times, {cause(dead.process.exitcode)}")
         for job in dead.jobs:
-            self.free += job.slots
+            self.free += job.places
         self.workers.insert(place, self.hire())
         return [job.clients for job in dead.jobs]
 
@@ -200,16 +212,20 @@ class PoolEngine(SerialEngine):
 
     def do(self, job: Job) -> Reply:
         previous = self.previous if job.order.previous is not None else None
-        order = replace(job.order, params=self.received, previous=previous)
-        before = [self.slots[slot][1] if held else None for slot, held in zip(job.slots, job.private, strict=True)]
+        order = replace(job.order, params=self.received, down=unflatten(self.down), previous=previous)
+        before: list[Packages] = [
+            unflatten(self.places[number].kept) if held else {}
+            for number, held in zip(job.places, job.kept, strict=True)
+        ]
         updates, keeps = [], []
-        for (update, kept), slot in zip(self.trainer.train(order, job.clients, before), job.slots, strict=True):
-            params, private = self.slots[slot]
-            write(params, update.params)
-            if kept is not None:
-                write(private, kept)
-            updates.append(replace(update, params={}))
-            keeps.append(kept is not None)
+        for (update, kept), number in zip(self.trainer.train(order, job.clients, before), job.places, strict=True):
+            place = self.places[number]
+            write(place.params, update.params)
+            write(place.sent, flatten(update.sent))
+            if kept:
+                write(place.kept, flatten(kept))
+            updates.append(replace(update, params={}, sent={}))
+            keeps.append(bool(kept))
         return Reply(updates, keeps)
 
     def stop(self) -> None:

@@ -1,8 +1,8 @@
 """Clients over a Ray cluster: one actor a core, on whatever nodes there are. The same bits as the serial engine.
 
-Model, data and objective go to the cluster once. A round's parameters go once to each node. theta_i stays in the object
-store of the node that trained the client and follows the client if another node has to take over; at a checkpoint it
-is written into the run folder. The clients of a node that is lost are done again elsewhere, from the last theta_i.
+Model, data and method go to the cluster once. A round's parameters go once to each node. What a client keeps stays in
+the object store of the node that trained it and follows the client if another node has to take over; at a checkpoint it
+is written into the run folder. The clients of a node that is lost are done again elsewhere, from what they last kept.
 """
 
 import logging
@@ -17,10 +17,10 @@ import ray
 import torch
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
-from fedaccord.client.store import PrivateStore
+from fedaccord.client.store import ClientStore
 from fedaccord.client.training import OneByOne, Site
 from fedaccord.core.errors import EngineError
-from fedaccord.core.records import ClientUpdate, Order, Params
+from fedaccord.core.records import ClientUpdate, Order, Packages, Params
 from fedaccord.engines.pool import TRIES, portable
 from fedaccord.engines.serial import SerialEngine
 
@@ -35,12 +35,11 @@ class Clients:
         torch.set_num_threads(1)
         self.trainer = OneByOne(site)
 
-    def train(self, order: Order, client: int, private: Params | None) -> tuple[Any, Params | None]:
+    def train(self, order: Order, client: int, kept: Packages) -> tuple[Any, Packages]:
         try:
-            own = None if private is None else {name: value.clone() for name, value in private.items()}
-            return next(self.trainer.train(order, [client], [own]))
+            return next(self.trainer.train(order, [client], [cloned(kept)]))
         except Exception as error:
-            return portable(error), None
+            return portable(error), {}
 
 
 class RayEngine(SerialEngine):
@@ -51,10 +50,10 @@ class RayEngine(SerialEngine):
         self.address, self.count = address, workers
         self.started = False
         self.actors: list[Any] = []
-        self.kept: dict[int, tuple[int, Any]] = {}  # client -> its newest generation, and where that is
+        self.places: dict[int, dict[int, Any]] = {}  # client -> generation -> where on the cluster it is
 
     def open(self, folder: Path | None) -> None:
-        self.store = PrivateStore(folder, in_memory=folder is None)
+        self.store = ClientStore(folder, in_memory=folder is None)
         knock(self.address)
         if not ray.is_initialized():
             where: dict[str, Any] = {"address": self.address} if self.address else {"num_cpus": self.count}
@@ -82,18 +81,18 @@ class RayEngine(SerialEngine):
                 while client not in done:
                     while todo and idle:
                         actor, next_ = idle.pop(), todo.pop(0)
-                        private = self.private(next_, order.round)
-                        update, theta = actor.train.options(num_returns=2).remote(order_ref, next_, private)
-                        running[update] = (actor, next_, theta)
+                        kept = self.kept(next_, order)
+                        update, keeps = actor.train.options(num_returns=2).remote(order_ref, next_, kept)
+                        running[update] = (actor, next_, keeps)
                     (ready, *_), _ = ray.wait(list(running))
-                    actor, number, theta = running.pop(ready)
+                    actor, number, keeps = running.pop(ready)
                     update = self.collect(ready)
                     if isinstance(update, RayError):  # its process is gone, or what it was to begin with
                         deaths[number] += 1
                         if deaths[number] == TRIES:
                             raise EngineError(f"client {number}: failed {TRIES} times on the cluster: {update}")
                         todo.insert(0, number)
-                        self.look_after(number)
+                        self.look_after(number, order)
                         if not isinstance(update, RayActorError):
                             idle.append(actor)
                             continue
@@ -103,8 +102,8 @@ class RayEngine(SerialEngine):
                             idle = list(self.actors)
                         continue
                     idle.append(actor)
-                    if self.site.objective.private_like():
-                        self.kept[number] = (order.round, theta)
+                    if self.keeps:
+                        self.remember(number, order, keeps)
                     done[number] = update
                 yield done.pop(client)
         finally:
@@ -136,31 +135,40 @@ class RayEngine(SerialEngine):
         if isinstance(update, Exception):
             raise update
         result: ClientUpdate = update
-        return replace(result, params={name: value.clone() for name, value in result.params.items()})
+        (params,) = cloned({"": result.params}).values()
+        return replace(result, params=params, sent=cloned(result.sent))
 
-    def private(self, client: int, round: int) -> Any:
-        """theta_i or a reference to it, of the newest generation before this round."""
-        generation, where = self.kept.get(client, (0, None))
-        return self.store.get(client, round) if where is None or generation >= round else where
+    def kept(self, client: int, order: Order) -> Any:
+        """What the client goes on from, or a reference to it."""
+        since = order.since.get(client, 0)
+        return self.places.get(client, {}).get(since) or super().kept(client, order)
 
-    def look_after(self, client: int) -> None:
-        """If what the client kept was lost with its node, the last committed one takes its place."""
-        generation, where = self.kept.get(client, (0, None))
+    def remember(self, client: int, order: Order, where: Any) -> None:
+        """This generation, and the one before it, which is needed again if this one does not count."""
+        before = self.places.get(client, {})
+        since = order.since.get(client, 0)
+        self.places[client] = {old: place for old, place in before.items() if old == since} | {order.round: where}
+
+    def look_after(self, client: int, order: Order) -> None:
+        """If what the client goes on from was lost with its node, what was committed takes its place."""
+        since = order.since.get(client, 0)
+        where = self.places.get(client, {}).get(since)
         if where is None or not lost(where):
             return
-        if self.store.newest.get(client) != generation:
-            raise gone(client, generation)
-        del self.kept[client]
+        if since not in dict(self.store.generations(client)):
+            raise gone(client, since)
+        del self.places[client][since]
 
-    def save(self) -> dict[int, int]:
-        for client, (generation, where) in self.kept.items():
-            if self.store.newest.get(client) != generation:
-                if lost(where):
-                    raise gone(client, generation)
-                theta = ray.get(where)
-                if theta is not None:
-                    self.store.put(client, generation, {name: value.clone() for name, value in theta.items()})
-        return super().save()
+    def save(self) -> None:
+        if self.store.folder is not None:
+            for client, places in self.places.items():
+                there = dict(self.store.generations(client))
+                for generation, where in sorted(places.items()):
+                    if generation not in there:
+                        if lost(where):
+                            raise gone(client, generation)
+                        self.store.put(client, generation, cloned(ray.get(where)), generation)
+        super().save()
 
     def close(self) -> None:
         for actor in self.actors:
@@ -169,6 +177,11 @@ class RayEngine(SerialEngine):
         if self.started:
             ray.shutdown()
         super().close()
+
+
+def cloned(packages: Packages) -> dict[str, Params]:
+    """Tensors of our own: those from the object store cannot be written to."""
+    return {slot: {name: value.clone() for name, value in params.items()} for slot, params in packages.items()}
 
 
 def knock(address: str) -> None:

@@ -9,7 +9,7 @@ not depend on the number of workers, so its own bits do not either.
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,46 +19,70 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedaccord.client.objective import ClientLoss, load_params, read_params
-from fedaccord.client.training import Descent, Site, minibatches, reported, trainable, unspoilt
+from fedaccord.client.side import ClientRound
+from fedaccord.client.training import Descent, Site, minibatches, reported
 from fedaccord.core.errors import EngineError
-from fedaccord.core.records import ClientUpdate, Hyper, Order, Params
+from fedaccord.core.params import load_params, read_params
+from fedaccord.core.protocols import trained_weights
+from fedaccord.core.records import OPTIMIZER, ClientUpdate, Hyper, Order, Packages, Params, size_of
 from fedaccord.core.seeds import generator
 
 STACK = 8
 """Clients in a stack at most: the weights of more would not fit a core's cache."""
+GRAPHS = 256
+"""Traced graphs that are remembered."""
 STACK_BYTES = 2**28
 """And no more than this of weights: a stack, its gradients and what the clients keep come to a few times as much."""
 
 Graph = Callable[..., Sequence[Any]]
-"""Trained and fixed weights, inputs, targets -> the gradient of each trained weight, and at the end the losses. A
+"""Trained, own and shared weights, inputs, targets -> the gradient of each trained weight, and at the end the losses. A
 gradient that is a product of two matrices is left as these two: the update does the product and the step at once."""
 
 
 class Whole(nn.Module):
     """A client's loss as one module, so that all of its weights can be given as arguments."""
 
-    def __init__(self, model: nn.Module, loss_of: ClientLoss):
+    def __init__(self, work: ClientRound):
         super().__init__()
-        self.model = model
-        self.theta = nn.ModuleList(loss_of.trained)
-        self.fixed = nn.ModuleList(loss_of.fixed)
-        self.loss_of = loss_of
+        self.model = work.model
+        self.beside = nn.ModuleList(work.trained)  # trained along, each client's own
+        self.own = nn.ModuleList(work.own)  # not trained, each client's own
+        self.shared = nn.ModuleList(work.shared)  # not trained, the same for all
+        self.work = work
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return self.loss_of(inputs, targets)
+        return self.work(inputs, targets)
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Some clients of a cohort, with mini-batches of equal size, ready to be trained."""
+    """Some clients of a cohort, with equal hyper-parameters and mini-batches of equal size, ready to be trained."""
 
     clients: Sequence[int]
+    hyper: Hyper
     reports: Sequence[tuple[float | None, float | None]]
-    private: Sequence[Params | None]  # what each kept from its last round
+    kept: Sequence[Packages]  # what each kept from its last round
+    rounds: Sequence[ClientRound]
     whole: Whole
-    trained: Params  # the model's weights, then theta: (clients, ...) each
-    fixed: Params  # the received model, the same for all
+    trained: Params  # the model's weights, then what is trained beside it: (clients, ...) each
+    own: Params  # (clients, ...) each
+    shared: Params  # the same for all
+
+    def arguments(self) -> list[Tensor]:
+        return [*self.trained.values(), *self.own.values(), *self.shared.values()]
+
+
+@dataclass(frozen=True)
+class TracedHyper(Hyper):
+    """h_t as a loss term may see it in a stack: without what the optimizer alone takes.
+
+    A traced graph is used again for other rates and numbers of steps, so a term that read them would be wrong there.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in OPTIMIZER:
+            raise EngineError(f"a term of the loss depends on {name}")
+        return super().__getattribute__(name)
 
 
 class Stacks:
@@ -70,13 +94,16 @@ class Stacks:
         self.graphs: dict[Any, Graph] = {}
         self.table = one_table(site) if site.ready else None
 
-    def groups(self, clients: Sequence[int], hyper: Hyper) -> list[list[int]]:
-        """Stacks of clients whose mini-batches are of one size, as equal as can be, and an even number of them."""
-        each = sum(value.numel() * value.element_size() for value in self.site.model.parameters())
+    def groups(self, clients: Sequence[int], order: Order) -> list[list[int]]:
+        """Clients with equal hyper-parameters and batches, at most STACK each; an even number of stacks if it can be,
+        so that two workers have the same to do."""
+        each = size_of(dict(self.site.model.named_parameters()))
         most = max(1, min(STACK, STACK_BYTES // max(1, each)))
-        alike: dict[int, list[int]] = {}
+        alike: dict[Any, list[int]] = {}
         for client in clients:
-            alike.setdefault(min(hyper.batch_size, len(self.site.clients[client])), []).append(client)
+            hyper = order.hyper_of(client)
+            batch = min(hyper.batch_size, len(self.site.clients[client]))
+            alike.setdefault((batch, *sorted(hyper.values().items())), []).append(client)
         stacks = []
         for group in alike.values():
             count = min(len(group), 2 * math.ceil(len(group) / (2 * most)))
@@ -84,57 +111,76 @@ class Stacks:
         return stacks
 
     def train(
-        self, order: Order, clients: Sequence[int], private: Sequence[Params | None]
-    ) -> Iterator[tuple[ClientUpdate, Params | None]]:
-        stack = self.begin(order, clients, private)
-        losses = self.run(stack, self.graph(stack, order.hyper), order)
+        self, order: Order, clients: Sequence[int], kept: Sequence[Packages]
+    ) -> Iterator[tuple[ClientUpdate, Packages]]:
+        stack = self.begin(order, clients, kept)
+        losses = self.run(stack, self.graph(stack), order)
         for place, loss in enumerate(losses):
             yield self.finish(stack, place, loss)
 
-    def begin(self, order: Order, clients: Sequence[int], private: Sequence[Params | None]) -> Stack:
+    def begin(self, order: Order, clients: Sequence[int], kept: Sequence[Packages]) -> Stack:
         """Line 7 for each client: the received parameters, and what it kept."""
         site, model = self.site, self.workspace
         reports = [reported(site, model, order, client) for client in clients]
         load_params(model, order.params)
         model.train()
-        rows: list[Params] = []
-        for client, kept in zip(clients, private, strict=True):
-            whole = Whole(model, site.objective.begin(model, order, client, site.seed, kept))
-            rows.append({name: value.detach().clone() for name, value in trainable(whole).items() if theta(name)})
+        hyper = order.hyper_of(clients[0])
+        traced = TracedHyper(**vars(hyper))
+        rounds, beside, own = [], [], []
+        for client, before in zip(clients, kept, strict=True):
+            work = site.method.begin(site.objective, model, order, traced, client, site.seed, before)
+            rounds.append(work)
+            whole = Whole(work)
+            beside.append(values(trained_weights(whole), "beside."))
+            own.append(values(whole.state_dict(), "own."))
         trained = {
             name: value.detach().expand(len(clients), *value.shape).clone(memory_format=torch.contiguous_format)
-            for name, value in trainable(whole).items()
-            if not theta(name)
-        } | {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-        fixed = {f"fixed.{name}": value.detach() for name, value in whole.fixed.state_dict().items()}
-        return Stack(clients, reports, private, whole, trained, fixed)
+            for name, value in trained_weights(whole).items()
+            if not name.startswith("beside.")
+        } | stacked(beside)
+        shared = {name: value.detach() for name, value in whole.state_dict().items() if name.startswith("shared.")}
+        return Stack(clients, hyper, reports, kept, rounds, whole, trained, stacked(own), shared)
 
-    def graph(self, stack: Stack, hyper: Hyper) -> Graph:
-        """The step of a stack of this shape, made once for each shape and each weight in the loss."""
-        index = torch.zeros(len(stack.clients), 1, self.batch(stack, hyper), dtype=torch.long)
+    def graph(self, stack: Stack) -> Graph:
+        """The step of a stack of this shape, made once for each shape and all that a term of the loss could read."""
+        batch = min(stack.hyper.batch_size, len(self.site.clients[stack.clients[0]]))
+        index = torch.zeros(len(stack.clients), 1, batch, dtype=torch.long)
         inputs, targets = next(self.batches(stack, index, [torch.Generator() for _ in stack.clients]))
-        key = (inputs.shape, hyper.entropy_min, hyper.entropy_weight, hyper.rm_weight)
+        key = (inputs.shape, *sorted(stack.hyper.own.items()))
         if key not in self.graphs:
+            if len(self.graphs) >= GRAPHS:
+                self.graphs.pop(next(iter(self.graphs)))
             self.graphs[key] = trace(stack, inputs, targets)
         return self.graphs[key]
 
-    def batch(self, stack: Stack, hyper: Hyper) -> int:
-        return min(hyper.batch_size, len(self.site.clients[stack.clients[0]]))
-
     def run(self, stack: Stack, graph: Graph, order: Order) -> list[float]:
         """Lines 8-11 for a whole stack; each client's mean loss."""
-        received = {name.removeprefix("model."): value for name, value in stack.trained.items() if not theta(name)}
-        anchor = [order.params[name].expand_as(value) for name, value in received.items()]
-        descend = StackDescent(list(stack.trained.values()), order.hyper, stack.whole.loss_of.pull, anchor)
+        model = {n.removeprefix("model."): v for n, v in stack.trained.items() if not n.startswith("beside.")}
+        beside = [value for name, value in stack.trained.items() if name.startswith("beside.")]
+        received = [order.params[name].expand_as(value) for name, value in model.items()]
+        corrections = self.site.method.corrections(
+            list(model), stack.hyper, received, wide(order.down, len(stack.clients)), self.held(stack)
+        )
+        descend = StackDescent(list(model.values()), beside, stack.hyper, corrections)
         index = torch.stack([minibatches(self.site, order, client) for client in stack.clients])
         augment = [generator(self.site.seed, "augment", order.round, client) for client in stack.clients]
-        total = torch.zeros(len(stack.clients))
+        total, arguments = torch.zeros(len(stack.clients)), stack.arguments()
         with torch.no_grad():
             for inputs, targets in self.batches(stack, index, augment):
-                *gradients, losses = graph(*stack.trained.values(), *stack.fixed.values(), inputs, targets)
+                *gradients, losses = graph(*arguments, inputs, targets)
                 descend(gradients)
                 total += losses
-        return [float(value) / order.hyper.steps for value in total]
+        return [float(value) / stack.hyper.steps for value in total]
+
+    def held(self, stack: Stack) -> Packages:
+        """What the clients kept in slots like the weights, with a leading axis for the clients."""
+        held = [self.site.method.held(kept) for kept in stack.kept]
+        like_weights = self.site.method.weights["client"]
+        return {
+            slot: {name: torch.stack([each[slot][name] for each in held]) for name in held[0][slot]}
+            for slot in held[0]
+            if slot in like_weights
+        }
 
     def batches(
         self, stack: Stack, index: Tensor, augment: Sequence[torch.Generator]
@@ -152,24 +198,43 @@ class Stacks:
             inputs = torch.stack([self.site.prepare(own.inputs[row], draw) for own, row, draw in parts])
             yield inputs, torch.stack([own.targets[row] for own, row in zip(data, rows, strict=True)])
 
-    def finish(self, stack: Stack, place: int, loss: float) -> tuple[ClientUpdate, Params | None]:
+    def finish(self, stack: Stack, place: int, loss: float) -> tuple[ClientUpdate, Packages]:
         """Line 12: what the client sends, and what it keeps."""
         with torch.no_grad():
-            for name, weight in trainable(stack.whole).items():
+            for name, weight in trained_weights(stack.whole).items():
                 weight.copy_(stack.trained[name][place])
-        client = stack.clients[place]
+        client, params = stack.clients[place], read_params(self.workspace)
+        sent, keeps = stack.rounds[place].finish(params)
         examples = len(self.site.clients[client])
-        update = ClientUpdate(client, read_params(self.workspace), examples, loss, *stack.reports[place])
-        return update, unspoilt(stack.whole.loss_of.keep(), stack.private[place])
+        return ClientUpdate(client, params, examples, loss, sent, *stack.reports[place]), keeps
+
+
+def values(tensors: Mapping[str, Tensor], start: str) -> Params:
+    """Copies of those tensors whose names begin so."""
+    return {name: value.detach().clone() for name, value in tensors.items() if name.startswith(start)}
+
+
+def stacked(rows: Sequence[Params]) -> Params:
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def wide(packages: Packages, clients: int) -> Packages:
+    """Seen with a leading axis for the clients, without a copy."""
+    return {
+        slot: {name: value.expand(clients, *value.shape) for name, value in params.items()}
+        for slot, params in packages.items()
+    }
 
 
 class StackDescent(Descent):
     """Line 10 for a stack, without a tensor for a gradient that is a product."""
 
     def __call__(self, gradients: Sequence[Tensor | tuple[Tensor, Tensor]]) -> None:
-        if self.momentum or self.pull:
+        if self.momentum or (self.corrections is not None and self.corrections.gradients):
             super().__call__([torch.bmm(*g) if isinstance(g, tuple) else g for g in gradients])
             return
+        if self.corrections is not None:  # of the weights alone
+            self.corrections(self.weights[: self.own], [])
         whole = [place for place, gradient in enumerate(gradients) if isinstance(gradient, Tensor)]
         if whole:
             weights, steps = [self.weights[place] for place in whole], [gradients[place] for place in whole]
@@ -181,23 +246,25 @@ class StackDescent(Descent):
 
 def trace(stack: Stack, inputs: Tensor, targets: Tensor) -> Graph:
     """Loss and gradient of one client, vectorised over the stack, as a flat list of torch calls."""
-    names, fixed = list(stack.trained), list(stack.fixed)
+    names, own, shared = list(stack.trained), list(stack.own), list(stack.shared)
 
-    def loss(trained: Sequence[Tensor], fixed_: Sequence[Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
-        weights = dict(zip(names, trained, strict=True)) | dict(zip(fixed, fixed_, strict=True))
+    def loss(
+        trained: Sequence[Tensor], own_: Sequence[Tensor], shared_: Sequence[Tensor], inputs: Tensor, targets: Tensor
+    ) -> Tensor:
+        weights = dict(zip([*names, *own, *shared], [*trained, *own_, *shared_], strict=True))
         result: Tensor = functional_call(stack.whole, weights, (inputs, targets))
         return result
 
     def step(*tensors: Tensor) -> list[Tensor]:
-        trained, fixed_ = list(tensors[: len(names)]), list(tensors[len(names) : -2])
-        batched = vmap(grad_and_value(loss), in_dims=(0, None, 0, 0))
-        gradients, losses = batched(trained, fixed_, *tensors[-2:])
+        trained, rest = list(tensors[: len(names)]), list(tensors[len(names) : -2])
+        batched = vmap(grad_and_value(loss), in_dims=(0, 0 if own else None, None, 0, 0))
+        gradients, losses = batched(trained, rest[: len(own)], rest[len(own) :], *tensors[-2:])
         return [*gradients, losses]
 
     try:
         with warnings.catch_warnings():  # "a performance drop": such calls are done client by client
             warnings.simplefilter("ignore", UserWarning)
-            graph = make_fx(step)(*stack.trained.values(), *stack.fixed.values(), inputs, targets)
+            graph = make_fx(step)(*stack.arguments(), inputs, targets)
     except Exception as error:  # whatever torch says of a model that it cannot vectorise
         reason = str(error).strip().splitlines()[0]
         raise EngineError(f"this model's clients cannot be stacked: {reason}") from error
@@ -251,16 +318,14 @@ def cannot_stack(site: Site, hyper: Hyper) -> str | None:
     """Why this model's clients cannot be trained in stacks (dropout, BatchNorm ...); None if they can. Tries it."""
     stacks = Stacks(site)
     client = next(number for number, data in enumerate(site.clients) if len(data))
-    order = Order(1, (), read_params(site.model), hyper)
+    device = next(site.model.parameters()).device
+    down = {slot: {n: v.to(device) for n, v in template.items()} for slot, template in site.method.down.items()}
+    order = Order(1, (), read_params(site.model), hyper, down=down)
     try:
-        stacks.graph(stacks.begin(order, [client, client], [None, None]), hyper)
+        stacks.graph(stacks.begin(order, [client, client], [{}, {}]))
     except EngineError as error:
         return str(error)
     return None
-
-
-def theta(name: str) -> bool:
-    return name.startswith("theta.")
 
 
 def one_table(site: Site) -> tuple[Tensor, Tensor, list[int]] | None:

@@ -1,17 +1,17 @@
 """HyperGrid: the allowed values of each hyper-parameter, and the normalised points that stand for them."""
 
-import dataclasses
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedaccord.core.errors import SettingsError
-from fedaccord.core.records import Hyper
 
-TUNABLE = {item.name: item.type for item in dataclasses.fields(Hyper)}
+WHOLE = ("steps", "batch_size")
+"""Hyper-parameters that are whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,6 @@ class Axis:
     log: bool = False
 
     def __post_init__(self) -> None:
-        if self.name not in TUNABLE:
-            raise SettingsError(f"grid: '{self.name}' cannot be tuned; expected one of {', '.join(TUNABLE)}")
         if len(self.values) < 2 or sorted(set(self.values)) != list(self.values):
             raise SettingsError(f"grid: {self.name} needs at least two values, each larger than the one before")
         if self.log and self.values[0] <= 0:
@@ -59,7 +57,7 @@ class Axis:
     def typed(self, number: int) -> float | int:
         """The value with this number, in the type that Hyper wants."""
         value = self.values[number]
-        return round(value) if TUNABLE[self.name] is int else float(value)
+        return round(value) if self.name in WHOLE else float(value)
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,13 @@ class HyperGrid:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(axis.name for axis in self.axes)
+
+    def check(self, tunable: Iterable[str]) -> None:
+        """Complain about a name that is no hyper-parameter of this method."""
+        names = list(tunable)
+        for axis in self.axes:
+            if axis.name not in names:
+                raise SettingsError(f"grid: '{axis.name}' cannot be tuned; expected one of {', '.join(names)}")
 
     def choice(self, index: tuple[int, ...]) -> dict[str, Any]:
         """The hyper-parameters at a grid point, by name."""
@@ -120,6 +125,6 @@ def parse_axis(text: str) -> Axis:
     if not sign:
         raise SettingsError(f"grid: '{text.strip()}': expected name = low..high/count, or name = value, value, ...")
     numbers = [float(f"{value:.6g}") for value in values.tolist()]
-    if TUNABLE.get(name) is int:
+    if name in WHOLE:
         numbers = [float(round(value)) for value in numbers]
     return Axis(name, tuple(numbers), log)

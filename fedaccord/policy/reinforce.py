@@ -6,13 +6,15 @@ The state is a plain JSON value:
     pending   rounds whose reward is not known yet (none, or one where the clients report the losses)
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedaccord.core.records import Hyper, PolicyState
+from fedaccord.core.protocols import Proposal
+from fedaccord.core.records import Hyper, Observation, PolicyState
 from fedaccord.policy.gaussian import gaussian
 from fedaccord.policy.grid import HyperGrid
 
@@ -44,7 +46,9 @@ class Reinforce:
         mu = list(self.start_at) or [0.0] * D
         return {"mu": mu, "A": A.tolist(), "window": [], "pending": []}
 
-    def sample(self, state: PolicyState, round: int, generator: torch.Generator) -> tuple[Hyper, PolicyState]:
+    def propose(
+        self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
+    ) -> tuple[Proposal, PolicyState]:
         """Line 4: h_t ~ P(. | psi_t). The score is taken now, at psi_t, and waits for its reward."""
         P = gaussian(self.grid, np.array(state["mu"]), np.array(state["A"]))
         uniform = torch.rand(len(self.grid.axes), generator=generator, dtype=torch.float64).numpy()
@@ -58,11 +62,12 @@ class Reinforce:
             "score_mu": score.mu.tolist(),
             "score_A": score.A.tolist(),
         }
-        return replace(self.first, **choice), {**state, "pending": [*state["pending"], entry]}
+        return Proposal(self.first.but(choice)), {**state, "pending": [*state["pending"], entry]}
 
-    def drop(self, state: PolicyState) -> PolicyState:
-        """The newest choice was never carried out (the round was skipped): psi is left alone."""
-        return {**state, "pending": state["pending"][:-1]}
+    def learn(self, state: PolicyState, seen: Observation) -> PolicyState:
+        """Lines 16-18. If the newest choice was never carried out (the round was skipped), it is forgotten."""
+        kept = state if seen.carried_out else {**state, "pending": state["pending"][:-1]}
+        return self.update(kept, seen.reward)
 
     def update(self, state: PolicyState, reward: float | None) -> PolicyState:
         """Lines 17-18 with the reward of the oldest choice that waits for one; without a reward, nothing changes."""

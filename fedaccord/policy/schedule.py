@@ -1,12 +1,13 @@
 """Schedules that are fixed before the run: the paper's baselines, and what another run did."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from fedaccord.core.records import Hyper, PolicyState
+from fedaccord.core.protocols import Proposal
+from fedaccord.core.records import Hyper, Observation, PolicyState
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,15 @@ class FixedSchedule:
     def start(self) -> PolicyState:
         return {}
 
-    def sample(self, state: PolicyState, round: int, generator: torch.Generator) -> tuple[Hyper, PolicyState]:
+    def propose(
+        self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
+    ) -> tuple[Proposal, PolicyState]:
         """h_t = (lr * lr_decay^(t-1), steps * steps_decay^(t-1) to the nearest whole number, at least 1)."""
         lr = self.first.lr * self.lr_decay ** (round - 1)
         steps = max(1, int(self.first.steps * self.steps_decay ** (round - 1) + 0.5))
-        return replace(self.first, lr=lr, steps=steps), state
+        return Proposal(self.first.but({"lr": lr, "steps": steps})), state
 
-    def update(self, state: PolicyState, reward: float | None) -> PolicyState:
-        return state
-
-    def drop(self, state: PolicyState) -> PolicyState:
+    def learn(self, state: PolicyState, seen: Observation) -> PolicyState:
         return state
 
     def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
@@ -50,5 +50,7 @@ class Replay(FixedSchedule):
     def names(self) -> tuple[str, ...]:
         return tuple(self.recorded[0])
 
-    def sample(self, state: PolicyState, round: int, generator: torch.Generator) -> tuple[Hyper, PolicyState]:
-        return replace(self.first, **self.recorded[min(round, len(self.recorded)) - 1]), state
+    def propose(
+        self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
+    ) -> tuple[Proposal, PolicyState]:
+        return Proposal(self.first.but(self.recorded[min(round, len(self.recorded)) - 1])), state

@@ -1,4 +1,4 @@
-"""Drives a simulation into a run folder: rounds, log, checkpoints, a clean stop."""
+"""Drives an experiment into a run folder: rounds, log, checkpoints, a clean stop."""
 
 import signal
 import sys
@@ -14,9 +14,10 @@ from torch import nn
 from fedaccord.core.algorithm import run, start
 from fedaccord.core.errors import EngineError, RunError
 from fedaccord.core.processes import processor_kind
-from fedaccord.core.records import Engine, RoundLog, ServerState
+from fedaccord.core.protocols import Engine
+from fedaccord.core.records import Params, RoundLog, ServerState, Snapshot
 from fedaccord.runtime.attendance import Attendance, attendance
-from fedaccord.runtime.build import Simulation
+from fedaccord.runtime.build import Setup
 from fedaccord.runtime.folder import RunFolder, fingerprint
 from fedaccord.runtime.live import View
 from fedaccord.runtime.trackers import Together, trackers
@@ -34,13 +35,15 @@ class Outcome:
     warnings: list[str]  # what a person should know although the run went on
 
 
-def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -> Outcome:
+def drive(setup: Setup, folder: RunFolder | None, view: View | None) -> Outcome:
     """Run to the end, or go on from the folder's last checkpoint. Ctrl-C ends it after the round in progress."""
-    fed, settings = simulation.federation, simulation.settings
-    views = Together([*([view] if view else []), *(trackers(folder, settings) if folder else [])])
+    experiment, settings = setup.experiment, setup.settings
+    engine = experiment.engine
+    measured = [metric.name for metric in setup.metrics]
+    views = Together([*([view] if view else []), *(trackers(folder, settings, measured) if folder else [])])
     with torch_threads(settings.threads), stop_request() as asked:
-        fed.engine.open(folder.private if folder else None)
-        about = fingerprint(settings, simulation.params, fed.data())
+        engine.open(folder.private if folder else None)
+        about = fingerprint(settings, setup.params, experiment.data())
         found = folder.load() if folder else None
         logs = [RoundLog(**entry) for entry in folder.rounds()] if folder else []
         if found is not None and folder is not None:
@@ -48,23 +51,24 @@ def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -
                 raise RunError(
                     f"{folder.path}: the settings, the model or the data are not those that this run began with"
                 )
-            fed.engine.expect(found.private)
-            state = on_device(found.state, simulation.model)
+            engine.expect(found.state.model.accepted)
+            state = on_device(found.state, setup.model)
             if state.round < settings.rounds:
                 tell_of_another_processor(found.processor, folder)
         else:
-            state = start(fed, simulation.params)
+            state = start(experiment, setup.params)
             if folder:
-                checkpoint(fed.engine, folder, state, about)
+                folder.describe(setup.metrics)
+                checkpoint(engine, folder, state, about)
         present = Attendance()  # of this stretch: after a resume, clients get their chances anew
         try:
             views.begin(logs)
-            for state, log in run(fed, state):  # noqa: B020 (each round starts from the state of the one before)
+            for state, log in run(experiment, state):  # noqa: B020 (each round starts from the state of the one before)
                 logs.append(log)
                 if folder:
                     folder.append(log)
                     if state.round % settings.checkpoint_every == 0 or state.round == settings.rounds or asked.is_set():
-                        checkpoint(fed.engine, folder, state, about)
+                        checkpoint(engine, folder, state, about)
                 views.show(log)
                 present.add(log)
                 if asked.is_set():
@@ -72,7 +76,7 @@ def drive(simulation: Simulation, folder: RunFolder | None, view: View | None) -
                 give_up_alone(present, log, folder)
         finally:
             views.end()
-            fed.engine.close()
+            engine.close()
     return Outcome(state, logs, state.round < settings.rounds, about, attendance(logs).sentences())
 
 
@@ -100,16 +104,24 @@ def tell_of_another_processor(before: str, folder: RunFolder) -> None:
 
 def checkpoint(engine: Engine, folder: RunFolder, state: ServerState, about: str = "") -> None:
     """What the clients keep first, then the server's state: a checkpoint never names what is not there."""
-    folder.save(state, engine.save(), about)
-    engine.prune(folder.oldest())
+    engine.save()
+    folder.save(state, about)
+    engine.prune(folder.needed())
 
 
 def on_device(state: ServerState, model: nn.Module) -> ServerState:
     """A checkpoint is read to the CPU; the run goes on where the model is."""
     device = next(model.parameters()).device
-    params = {name: value.to(device) for name, value in state.params.items()}
-    previous = {name: value.to(device) for name, value in (state.previous or {}).items()}
-    return replace(state, params=params, previous=previous or None)
+
+    def moved(snapshot: Snapshot) -> Snapshot:
+        def there(params: Params) -> Params:
+            return {name: value.to(device) for name, value in params.items()}
+
+        server = {slot: there(params) for slot, params in snapshot.server.items()}
+        return replace(snapshot, params=there(snapshot.params), server=server)
+
+    previous = None if state.previous is None else moved(state.previous)
+    return replace(state, model=moved(state.model), previous=previous)
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
     settings.toml              every setting
     rounds.jsonl               append-only
+    metrics.json               what is measured, and which way is better
     rounds.csv                 its plain figures, for a spreadsheet; made again from rounds.jsonl on every start
     checkpoints/000012.json    the manifest of round 12, written last: with it, the checkpoint exists
     checkpoints/000012.safetensors
-    private/3/000012-*.safetensors   what client 3 keeps to itself (theta_i), if anything; see client/store.py
+    private/3/000012-*.safetensors   what client 3 keeps to itself, if anything; see client/store.py
 
 A round is committed in this order: its log line, the tensors, the manifest, each flushed to disk. The manifest
 carries the SHA-256 of the tensors and of itself and the length of the log, so a reader finds the newest checkpoint
@@ -21,25 +22,27 @@ import json
 import os
 import shutil
 import tempfile
+import tomllib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 
 from fedaccord import config
-from fedaccord.config import Settings
-from fedaccord.core.errors import RunError, SettingsError
+from fedaccord.config import FIELDS, Settings
+from fedaccord.core.errors import RunError, SettingsError, UpdateRefused
 from fedaccord.core.files import flush_folder, write_durably
+from fedaccord.core.packages import decode, encode, flatten, unflatten
 from fedaccord.core.processes import processor_kind
-from fedaccord.core.records import Params, RoundLog, ServerState
+from fedaccord.core.records import Metric, Params, RoundLog, ServerState, Snapshot
+from fedaccord.core.settings import LENGTH, OBSERVATION, OPERATION, SERVER
 
 GENERATIONS = 2
-PREVIOUS = "previous/"
-SETTINGS, ROUNDS, CSV, CHECKPOINTS, PRIVATE = "settings.toml", "rounds.jsonl", "rounds.csv", "checkpoints", "private"
+PREVIOUS = "previous-"
+SETTINGS, ROUNDS, CSV, METRICS = "settings.toml", "rounds.jsonl", "rounds.csv", "metrics.json"
+CHECKPOINTS, PRIVATE = "checkpoints", "private"
 
 
 class RunFolder:
@@ -92,10 +95,12 @@ class RunFolder:
         self.lock.close()
 
     def settings(self) -> Settings:
-        try:
-            return config.make(config.read_toml(self.path / SETTINGS))
-        except SettingsError as error:
-            raise SettingsError(f"{self.path / SETTINGS}: {error}") from None
+        return read_settings(self.path)
+
+    def describe(self, metrics: Sequence[Metric]) -> None:
+        """Note what the metrics in the log mean: which way is better, and which are shares."""
+        about = [{"name": each.name, "higher": each.higher, "percent": each.percent} for each in metrics]
+        write(self.path / METRICS, json.dumps(about).encode())
 
     def append(self, log: RoundLog) -> None:
         """One line, on disk when this returns."""
@@ -107,21 +112,19 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{self.path / ROUNDS}: cannot be written: {error.strerror}") from error
 
-    def save(self, state: ServerState, private: Mapping[int, int] | None = None, about: str = "") -> None:
-        """A checkpoint; the oldest beyond two generations goes.
-
-        `private`: the round in which each client last kept something. `about`: the fingerprint of the run.
-        """
+    def save(self, state: ServerState, about: str = "") -> None:
+        """A checkpoint; the oldest beyond two generations goes. `about`: the fingerprint of the run."""
         folder = self.path / CHECKPOINTS
         stem = f"{state.round:06d}"
-        held = dict(state.params) | {f"{PREVIOUS}{name}": value for name, value in (state.previous or {}).items()}
-        tensors = safetensors.torch.save({name: value.cpu().contiguous() for name, value in held.items()})
+        tensors = encode(flatten(packages_of(state)))
         write(folder / f"{stem}.safetensors", tensors)
         body = {
+            "version": config.VERSION,
             "round": state.round,
             "loss": state.loss,
             "policy": dict(state.policy),
-            "private": {str(client): round for client, round in (private or {}).items()},
+            "accepted": as_json(state.model),
+            "previous_accepted": None if state.previous is None else as_json(state.previous),
             "about": about,
             "processor": processor_kind(),
             "log_bytes": self.log.tell(),
@@ -139,9 +142,14 @@ class RunFolder:
     def private(self) -> Path:
         return self.path / PRIVATE
 
-    def oldest(self) -> int:
-        """The round of the oldest checkpoint."""
-        return min(int(manifest.stem) for manifest in (self.path / CHECKPOINTS).glob("*.json"))
+    def needed(self) -> dict[int, int]:
+        """Client -> the oldest round from which a checkpoint that is kept may have to go on."""
+        oldest = min((self.path / CHECKPOINTS).glob("*.json"), key=lambda manifest: int(manifest.stem))
+        body = json.loads(oldest.read_bytes())["body"]
+        needed = {int(client): round for client, round in body["accepted"].items()}
+        for client, round in (body["previous_accepted"] or {}).items():
+            needed[int(client)] = min(round, needed.get(int(client), round))
+        return needed
 
     def load(self) -> "Checkpoint | None":
         """The newest good checkpoint, with the log cut back to it; None if nothing was committed yet.
@@ -149,6 +157,10 @@ class RunFolder:
         The start is a checkpoint too, so a log without any means that something was deleted: then nothing is touched.
         """
         manifests = sorted((self.path / CHECKPOINTS).glob("*.json"), reverse=True)
+        if tomllib.loads((self.path / SETTINGS).read_text()).get("version", 1) < config.VERSION:
+            raise RunError(
+                f"{self.path}: was begun by fedaccord 0.1; it can be shown and compared, but not gone on with"
+            )
         written = (self.path / ROUNDS).stat().st_size
         good = (read_checkpoint(manifest) for manifest in manifests)
         found = next((checkpoint for checkpoint in good if checkpoint and checkpoint.log_bytes <= written), None)
@@ -168,10 +180,32 @@ class RunFolder:
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
     state: ServerState
-    private: dict[int, int]
     about: str
     log_bytes: int
-    processor: str  # the kind it was written on; empty in a checkpoint from before this was recorded
+    processor: str  # the kind it was written on
+
+
+def packages_of(state: ServerState) -> dict[str, Params]:
+    """All tensors of the state, by what they are."""
+    found = {}
+    for start, snapshot in (("", state.model), (PREVIOUS, state.previous)):
+        if snapshot is not None:
+            found[f"{start}model"] = snapshot.params
+            found |= {f"{start}server.{slot}": params for slot, params in snapshot.server.items()}
+    return found
+
+
+def snapshot_of(packages: Mapping[str, Params], start: str, accepted: Mapping[str, int]) -> Snapshot:
+    server = {
+        slot.removeprefix(f"{start}server."): params
+        for slot, params in packages.items()
+        if slot.startswith(f"{start}server.")
+    }
+    return Snapshot(packages[f"{start}model"], server, {int(client): round for client, round in accepted.items()})
+
+
+def as_json(snapshot: Snapshot) -> dict[str, int]:
+    return {str(client): round for client, round in snapshot.accepted.items()}
 
 
 def read_checkpoint(manifest: Path) -> Checkpoint | None:
@@ -182,18 +216,53 @@ def read_checkpoint(manifest: Path) -> Checkpoint | None:
         tensors = manifest.with_suffix(".safetensors").read_bytes()
         if content != sealed(body) or hashlib.sha256(tensors).hexdigest() != body["tensors_sha256"]:
             return None
-        held = safetensors.torch.load(tensors)
-        previous = {name.removeprefix(PREVIOUS): held.pop(name) for name in list(held) if name.startswith(PREVIOUS)}
-        state = ServerState(body["round"], held, body["loss"], body["policy"], previous or None)
-        private = {int(client): round for client, round in body["private"].items()}
-        return Checkpoint(state, private, body["about"], body["log_bytes"], body.get("processor", ""))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
+        packages = unflatten(decode(tensors))
+        model, before = snapshot_of(packages, "", body["accepted"]), None
+        if body["previous_accepted"] is not None:
+            before = snapshot_of(packages, PREVIOUS, body["previous_accepted"])
+        state = ServerState(body["round"], model, body["loss"], body["policy"], before)
+        return Checkpoint(state, body["about"], body["log_bytes"], body["processor"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UpdateRefused):
         return None
 
 
 def sealed(body: dict[str, Any]) -> dict[str, Any]:
     text = json.dumps(body, sort_keys=True).encode()
     return {"body": body, "sha256": hashlib.sha256(text).hexdigest()}
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings of a run folder, of this version or an earlier one."""
+    file = path / SETTINGS
+    if not file.is_file():
+        raise RunError(f"{path}: not a run folder, it has no {SETTINGS}")
+    values = config.read_toml(file)
+    try:
+        return config.make(values)
+    except SettingsError as error:
+        raise SettingsError(f"{file}: {error}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricNote:
+    """What a run folder knows of a metric."""
+
+    name: str
+    higher: bool = True
+    percent: bool = False
+
+    def show(self, value: float, digits: int = 2) -> str:
+        return f"{100 * value:.{digits}f} %" if self.percent else f"{value:.{digits + 2}g}"
+
+
+def read_metrics(path: Path) -> list[MetricNote]:
+    """The metrics of a run folder, the one to judge by first; 0.1 knew the accuracy alone."""
+    try:
+        return [MetricNote(**each) for each in json.loads((path / METRICS).read_bytes())]
+    except FileNotFoundError:
+        return [MetricNote("accuracy", percent=True)]
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"{path / METRICS}: damaged: {error}") from None
 
 
 def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
@@ -205,9 +274,18 @@ def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
         raise RunError(f"{path / ROUNDS}: {getattr(error, 'strerror', None) or f'damaged: {error}'}") from None
     for number, line in enumerate(data.split(b"\n")[:-1], 1):
         try:
-            yield json.loads(line)
+            entry = json.loads(line)
         except ValueError:
             raise RunError(f"{path / ROUNDS}: line {number} is damaged") from None
+        yield modern(entry) if isinstance(entry, dict) else entry
+
+
+def modern(entry: dict[str, Any]) -> dict[str, Any]:
+    """A line of the log in today's form: 0.1 had one metric, the accuracy."""
+    if "accuracy" in entry and "metrics" not in entry:
+        accuracy = entry.pop("accuracy")
+        entry["metrics"] = {} if accuracy is None else {"accuracy": accuracy}
+    return entry
 
 
 def pack(path: Path) -> None:
@@ -230,8 +308,8 @@ def write(path: Path, data: bytes) -> None:
 
 def free_name(root: Path, settings: Settings) -> Path:
     """runs/2026-11-15-mnist-FA-non-iid-s0, with a number behind it if that is taken."""
-    task = Path(settings.task.replace(":", "-")).name
-    name = f"{datetime.date.today()}-{task}-{settings.method}-{settings.split}-s{settings.seed}"
+    task, method = (Path(text.replace(":", "-")).name for text in (settings.task, settings.method))
+    name = f"{datetime.date.today()}-{task}-{method}-{settings.split}-s{settings.seed}"
     path, number = root / name, 2
     while path.exists():
         path, number = root / f"{name}-{number}", number + 1
@@ -247,23 +325,21 @@ def fingerprint(settings: Settings, params: Params, data: Iterable[torch.Tensor]
     return digest.hexdigest()
 
 
-FREE: dict[str, Any] = {
-    "rounds": 1, "workers": None, "address": "", "deadline": 1.0, "tensorboard": False, "mlflow": False
-}  # fmt: skip
-"""Settings that a resumed run may have otherwise."""
+def settings_text(settings: Settings, apart: Collection[str] = (LENGTH, OPERATION)) -> str:
+    """What makes a run this run and no other: its settings, apart from those of these roles.
 
-
-def settings_text(settings: Settings) -> str:
-    """What makes a run this run and no other. The engine may be changed for another that gives the same bits."""
-    bits = "stacked" if settings.engine == "stacked" else "serial"
-    return config.to_toml(dataclasses.replace(settings, **FREE, engine=bits))
+    The engine may be changed for another that gives the same bits.
+    """
+    kept = {n: v for n, v in settings.values().items() if n not in FIELDS or FIELDS[n].role not in apart}
+    return json.dumps({**kept, "engine": "stacked" if settings.engine == "stacked" else "serial"}, sort_keys=True)
 
 
 def experiment_of(settings: Settings) -> str:
     """What server and clients of a federation must agree on, as a short name; not where a task's file lies."""
-    task = settings.task if ":" not in settings.task else Path(settings.task).name
-    shared = dataclasses.replace(settings, task=task, min_replies=1, test_every=1, checkpoint_every=1)
-    return hashlib.sha256(settings_text(shared).encode()).hexdigest()[:16]
+    task, method = (Path(text).name if ":" in text else text for text in (settings.task, settings.method))
+    named = dataclasses.replace(settings, task=task, method=method)
+    shared = settings_text(named, (LENGTH, OPERATION, OBSERVATION, SERVER))
+    return hashlib.sha256(shared.encode()).hexdigest()[:16]
 
 
 def params_sha256(params: Params) -> str:

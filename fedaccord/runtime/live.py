@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from rich.console import Console, Group
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fedaccord.core.records import RoundLog
 from fedaccord.runtime.attendance import Attendance, attendance
-from fedaccord.runtime.build import Simulation
+from fedaccord.runtime.build import Setup
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 SHOWN_CLIENTS = 12
@@ -31,11 +31,11 @@ class View(Protocol):
     def end(self) -> None: ...
 
 
-def choose(simulation: Simulation, as_json: bool) -> View:
+def choose(setup: Setup, as_json: bool) -> View:
     if as_json:
         return JsonView()
     console = Console()
-    return LiveView(simulation, console) if console.is_terminal else LineView(simulation)
+    return LiveView(setup, console) if console.is_terminal else LineView(setup)
 
 
 class JsonView:
@@ -54,10 +54,11 @@ class JsonView:
 class LineView:
     """A line every few seconds, for a file or a pipe."""
 
-    def __init__(self, simulation: Simulation):
-        self.rounds = simulation.settings.rounds
+    def __init__(self, setup: Setup):
+        self.rounds = setup.settings.rounds
+        self.percent = percentages(setup)
         self.last = 0.0
-        self.accuracy: float | None = None
+        self.metrics: dict[str, float] = {}
         self.attendance = Attendance()
 
     def begin(self, done: Sequence[RoundLog]) -> None:
@@ -65,12 +66,12 @@ class LineView:
         self.attendance = attendance(done)
 
     def show(self, log: RoundLog) -> None:
-        self.accuracy = self.accuracy if log.accuracy is None else log.accuracy
+        self.metrics = log.metrics or self.metrics
         news = [*([log.guard] if log.guard else []), *self.attendance.add(log)]
         now = time.monotonic()
         if now - self.last >= QUIET_SECONDS or log.round in (1, self.rounds) or news:
             self.last = now
-            parts = [figures(log.loss, self.accuracy), chosen(log), self.attendance.now()]
+            parts = [figures(log.loss, self.metrics, self.percent), chosen(log), self.attendance.now()]
             print("  ".join([f"round {log.round}/{self.rounds}", *filter(None, parts)]), flush=True)
             for sentence in news:
                 print(f"  {sentence}", flush=True)
@@ -82,8 +83,9 @@ class LineView:
 class LiveView:
     """One picture that changes in place: the curves, and every client with what it holds and what it did."""
 
-    def __init__(self, simulation: Simulation, console: Console):
-        self.simulation = simulation
+    def __init__(self, setup: Setup, console: Console):
+        self.setup = setup
+        self.percent = percentages(setup)
         self.logs: list[RoundLog] = []
         self.attendance = Attendance()
         self.began = time.monotonic()
@@ -106,17 +108,18 @@ class LiveView:
         self.live.stop()
 
     def picture(self) -> Panel:
-        settings, logs = self.simulation.settings, self.logs
+        settings, logs = self.setup.settings, self.logs
         title = f"{settings.task}  {settings.method}  {settings.split}  C={settings.fraction:g}  seed {settings.seed}"
         if not logs:
             return Panel("the first round is under way ...", title=title, expand=False)
         log = logs[-1]
         losses = [entry.loss for entry in logs if entry.loss is not None]
-        tested = [entry.accuracy for entry in logs if entry.accuracy is not None]
         curves = Table.grid(padding=(0, 2))
-        curves.add_row(
-            "test accuracy", Text(sparkline(tested, 0.0, 1.0), "green"), f"{100 * tested[-1]:.1f} %" if tested else ""
-        )
+        for name in next((entry.metrics for entry in reversed(logs) if entry.metrics), {}):
+            tested = [entry.metrics[name] for entry in logs if name in entry.metrics]
+            percent = name in self.percent
+            line = sparkline(tested, 0.0, 1.0) if percent else sparkline(tested)
+            curves.add_row(f"test {name}", Text(line, "green"), shown(tested[-1], percent))
         curves.add_row("loss", Text(sparkline(losses), "yellow"), f"{losses[-1]:.3f}" if losses else "")
         pace = (time.monotonic() - self.began) / max(1, len(logs) - self.resumed_at)
         left = pace * (settings.rounds - log.round)
@@ -134,8 +137,8 @@ class LiveView:
         table = Table(box=None, padding=(0, 1), header_style="dim")
         for heading in ("client", "holds", "examples", "loss", "step"):
             table.add_column(heading, justify="right" if heading in ("client", "loss") else "left")
-        counts = self.simulation.counts
-        total = self.simulation.federation.clients
+        counts = self.setup.counts
+        total = self.setup.experiment.clients
         sizes = {int(client): entry["examples"] for client, entry in log.clients.items()}
         if counts is not None:
             sizes = dict(enumerate(counts.sum(axis=1).tolist()))
@@ -160,7 +163,7 @@ class LiveView:
         return table
 
     def holds(self, client: int) -> str:
-        counts, names = self.simulation.counts, self.simulation.classes
+        counts, names = self.setup.counts, self.setup.classes
         if counts is None:
             return ""
         held = [names[c] for c in counts[client].argsort(kind="stable")[::-1] if counts[client][c]]
@@ -169,9 +172,18 @@ class LiveView:
         return " ".join(held[:4]) + (" ..." if len(held) > 4 else "")
 
 
-def figures(loss: float | None, accuracy: float | None) -> str:
+def percentages(setup: Setup) -> set[str]:
+    """The metrics that are shown as percentages."""
+    return {metric.name for metric in setup.metrics if metric.percent}
+
+
+def figures(loss: float | None, metrics: Mapping[str, float], percent: Collection[str]) -> str:
     parts = [] if loss is None else [f"loss {loss:.4f}"]
-    return "  ".join(parts + ([] if accuracy is None else [f"accuracy {100 * accuracy:.2f} %"]))
+    return "  ".join(parts + [f"{name} {shown(value, name in percent)}" for name, value in metrics.items()])
+
+
+def shown(value: float, percent: bool) -> str:
+    return f"{100 * value:.2f} %" if percent else f"{value:.4g}"
 
 
 def chosen(log: RoundLog) -> str:

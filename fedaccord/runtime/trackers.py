@@ -5,7 +5,6 @@ made from it.
 """
 
 import csv
-import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -25,13 +24,14 @@ def figures(log: RoundLog) -> dict[str, float]:
     """The plain numbers of a round: what it reached, what it was run with, where the tuner stands, where time went."""
     named: dict[str, Any] = {
         "loss": log.loss,
-        "accuracy": log.accuracy,
+        **log.metrics,
         "reward": log.reward,
         "clients": len(log.clients),
         "refused": len(log.refused),
         "guard": int(log.guard is not None),
         "step_norm": log.step_norm,
         **{f"hyper/{name}": value for name, value in log.hyper.items()},
+        **{f"method/{name}": value for name, value in log.method.items()},
         **{f"tuner_mean/{name}": value for name, value in log.policy.get("mean", {}).items()},
         **{f"seconds/{name}": value for name, value in log.seconds.items()},
     }
@@ -41,8 +41,8 @@ def figures(log: RoundLog) -> dict[str, float]:
 class CsvTracker:
     """rounds.csv: a line a round, written anew from the log at every start."""
 
-    def __init__(self, folder: RunFolder):
-        self.path = folder.path / CSV
+    def __init__(self, folder: RunFolder, metrics: Sequence[str]):
+        self.path, self.metrics = folder.path / CSV, metrics
         self.file: TextIO | None = None
         self.columns: list[str] = []
 
@@ -59,7 +59,7 @@ class CsvTracker:
         found = figures(log)
         writer = csv.writer(self.file)
         if not self.columns:
-            self.columns = list(dict.fromkeys(["loss", "accuracy", "reward", *found]))
+            self.columns = list(dict.fromkeys(["loss", *self.metrics, "reward", *found]))
             writer.writerow(["round", *self.columns])
         writer.writerow([log.round, *(found.get(name, "") for name in self.columns)])
         self.file.flush()
@@ -157,10 +157,11 @@ class Together:
                 stack.callback(view.end)
 
 
-def trackers(folder: RunFolder, settings: Settings) -> list[View]:
-    found: list[View] = [CsvTracker(folder)]
+def trackers(folder: RunFolder, settings: Settings, metrics: Sequence[str]) -> list[View]:
+    """`metrics`: the names of those that will be measured."""
+    found: list[View] = [CsvTracker(folder, metrics)]
     if settings.tensorboard:
         found.append(TensorBoardTracker(folder))
     if settings.mlflow:
-        found.append(MlflowTracker(folder, dataclasses.asdict(settings)))
+        found.append(MlflowTracker(folder, settings.values()))
     return found

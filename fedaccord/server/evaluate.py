@@ -1,23 +1,23 @@
-"""Line 15, L_{t+1} = Loss(w_{t+1}), in the paper's two ways, and the test accuracy."""
+"""Line 15, L_{t+1} = Loss(w_{t+1}), in the paper's two ways, and the metrics of the test set."""
 
 import copy
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
+from torch import Tensor, nn
 
-from fedaccord.core.records import Examples, Measured, Params, Prepare, Yardstick
+from fedaccord.core.params import load_params
+from fedaccord.core.protocols import Measured
+from fedaccord.core.records import Accepted, Examples, LossFunction, Metric, Params, Prepare
 
 EVAL_BATCH = 128
 """Activations of more examples at once no longer fit the cache: 500 of CIFAR-10 take a quarter longer."""
 
 
-class Judge:
+class Evaluator:
     """Measures a model's parameters on one fixed set of examples: the first way is `loss` on the server's small set."""
 
     def __init__(
@@ -25,41 +25,46 @@ class Judge:
         model: nn.Module,
         examples: Examples,
         prepare: Prepare,
-        yardstick: Yardstick = cross_entropy,
+        loss: LossFunction | None = None,
+        metrics: Sequence[Metric] = (),
         workers: int = 1,
     ):
         self.model = copy.deepcopy(model).eval()
-        self.examples = examples
-        self.prepare = prepare
-        self.yardstick = yardstick
-        # a thread a core, one torch thread each: the batches and the order of their sum are the same for any number
+        self.examples, self.prepare = examples, prepare
+        self.loss_function, self.wanted = loss, metrics
+        # one thread per core, one torch thread each: the batches and the order of their sum are the same for any number
         self.threads = (
             ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) if workers > 1 else None
         )
 
     @torch.no_grad()
-    def measure(self, params: Params) -> tuple[float, float]:
-        """The mean loss and the share of right answers."""
-        for name, tensor in self.model.state_dict(keep_vars=True).items():
-            tensor.copy_(params[name])
+    def outputs(self, params: Params) -> list[Tensor]:
+        """The model's output for each batch of the set."""
+        load_params(self.model, params)
         each = map if self.threads is None else self.threads.map
-        results = list(each(self.part, range(0, len(self.examples), EVAL_BATCH)))
-        loss, right = sum(loss for loss, _ in results), sum(right for _, right in results)
-        return loss / len(self.examples), right / len(self.examples)
+        return list(each(self.output, range(0, len(self.examples), EVAL_BATCH)))
 
     @torch.no_grad()
-    def part(self, first: int) -> tuple[float, int]:
-        """The summed loss and the number of right answers of one batch."""
-        batch = self.examples[first : first + EVAL_BATCH]
-        logits = self.model(self.prepare(batch.inputs.clone(), None))  # a copy: a model may work in place
-        loss = float(self.yardstick(logits, batch.targets)) * len(batch)
-        return loss, int((logits.argmax(1) == batch.targets).sum())
+    def output(self, first: int) -> Tensor:
+        batch = self.examples.inputs[first : first + EVAL_BATCH]
+        result: Tensor = self.model(self.prepare(batch.clone(), None))  # a copy: a model may work in place
+        return result
 
-    def loss(self, params: Params, clients: Sequence[Mapping[str, Any]] = ()) -> Measured:
-        return Measured(self.measure(params)[0])
+    @torch.no_grad()
+    def loss(self, params: Params, clients: Sequence[Accepted] = ()) -> Measured:
+        """The mean loss over the set."""
+        assert self.loss_function is not None
+        total = 0.0
+        for number, output in enumerate(self.outputs(params)):
+            targets = self.examples.targets[number * EVAL_BATCH : (number + 1) * EVAL_BATCH]
+            total += float(self.loss_function(output, targets)) * len(targets)
+        return Measured(total / len(self.examples))
 
-    def accuracy(self, params: Params) -> float:
-        return self.measure(params)[1]
+    @torch.no_grad()
+    def metrics(self, params: Params) -> dict[str, float]:
+        """The metrics over the set, by name."""
+        output = torch.cat(self.outputs(params))
+        return {metric.name: float(metric.measure(output, self.examples.targets)) for metric in self.wanted}
 
 
 class ClientLosses:
@@ -73,13 +78,15 @@ class ClientLosses:
     def __init__(self, robust: bool = False):
         self.average = statistics.median if robust else statistics.fmean
 
-    def __call__(self, params: Params, clients: Sequence[Mapping[str, Any]]) -> Measured:
-        return Measured(self.mean_of(clients, "received_loss"), self.mean_of(clients, "previous_loss"))
+    def __call__(self, params: Params, clients: Sequence[Accepted]) -> Measured:
+        return Measured(
+            self.mean([each.received_loss for each in clients]), self.mean([each.previous_loss for each in clients])
+        )
 
-    def mean_of(self, clients: Sequence[Mapping[str, Any]], key: str) -> float | None:
-        """What is not a finite number stands as None in the entry; if there is nothing else, the loss is infinite."""
-        reported = [entry[key] for entry in clients if key in entry]
-        finite = [loss for loss in reported if loss is not None]
-        if not reported:
+    def mean(self, reports: Sequence[float | None]) -> float | None:
+        """Of the finite ones; infinite if all that were asked for are not; None if none was."""
+        asked = [loss for loss in reports if loss is not None]
+        finite = [loss for loss in asked if math.isfinite(loss)]
+        if not asked:
             return None
         return float(self.average(finite)) if finite else math.inf

@@ -5,8 +5,8 @@ are seen as function calls, so it does not matter whether the model says nn.ReLU
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -122,6 +122,19 @@ class Recorder(TorchFunctionMode):
         self.events.append(Pooling(given.shape, value.shape, positions, overlapping))
         return (value, positions) if asked else value
 
+    def finished(self, output: Any, layers: Sequence[str] | None = None) -> list[Event]:
+        """The events of a run that ended with this output, from the first layer of interest to the last."""
+        if not isinstance(output, Tensor):
+            raise MatchingError(f"the model gives a {type(output).__name__}, not a tensor")
+        events = self.events
+        if not (events and isinstance(events[-1], Activation) and events[-1].value is output):
+            events.append(Activation(TOP, output))
+        elif layers is None or events[-1].name not in layers:
+            events[-1] = replace(events[-1], name=TOP)
+        if layers is not None:
+            events = [event for event in events if not isinstance(event, Activation) or event.name in layers]
+        return trimmed(events)
+
 
 def as_tuple(size: Any) -> tuple[int, ...]:
     return (size,) * 3 if isinstance(size, int) else tuple(size)
@@ -133,14 +146,15 @@ def call_again(func: Callable[..., Any], rest: tuple[Any, ...], kwargs: dict[str
     return result
 
 
-def record(
+@contextmanager
+def recording(
     model: nn.Module,
     inputs: Tensor,
     layers: Sequence[str] | None = None,
     positions: bool = True,
     follow: bool = False,
-) -> tuple[Tensor, list[Event]]:
-    """Run the model; its output, and the events from the first layer of interest to the last.
+) -> Iterator[Recorder]:
+    """Watch the model while it runs on these inputs; afterwards `Recorder.finished` has the events.
 
     `layers` chooses the layers of interest by name. `positions` keeps those of max-poolings. `follow` notes in which
     module each point-wise function runs.
@@ -159,17 +173,20 @@ def record(
         for name in modules if follow else ():
             stack.callback(modules[name].register_forward_hook(partial(leave, recorder)).remove)
         stack.enter_context(recorder)
+        yield recorder
+
+
+def record(
+    model: nn.Module,
+    inputs: Tensor,
+    layers: Sequence[str] | None = None,
+    positions: bool = True,
+    follow: bool = False,
+) -> tuple[Tensor, list[Event]]:
+    """Run the model; its output, and the events from the first layer of interest to the last."""
+    with recording(model, inputs, layers, positions, follow) as recorder:
         output = model(inputs)
-    if not isinstance(output, Tensor):
-        raise MatchingError(f"the model gives a {type(output).__name__}, not a tensor of class scores")
-    events = recorder.events
-    if not (events and isinstance(events[-1], Activation) and events[-1].value is output):
-        events.append(Activation(TOP, output))
-    elif layers is None or events[-1].name not in layers:
-        events[-1] = replace(events[-1], name=TOP)
-    if layers is not None:
-        events = [event for event in events if not isinstance(event, Activation) or event.name in layers]
-    return output, trimmed(events)
+    return output, recorder.finished(output, layers)
 
 
 def trimmed(events: list[Event]) -> list[Event]:

@@ -1,0 +1,150 @@
+"""A method's client parts, bound to one model: what the loop and the stacks call."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+from torch import Tensor, nn
+
+from fedaccord.core.errors import MethodError
+from fedaccord.core.packages import flatten
+from fedaccord.core.protocols import (
+    NOTHING,
+    OWN,
+    THE_GRADIENTS,
+    WEIGHTS,
+    Beginning,
+    Built,
+    ClientPart,
+    End,
+    Method,
+    Part,
+    Step,
+    Work,
+)
+from fedaccord.core.records import Hyper, Objective, Order, Packages, Params
+
+
+class ClientSide:
+    """All that a method does at a client. A part sees its own slots only, under their own names."""
+
+    def __init__(self, method: Method, built: Built):
+        made = ((part, part.client(built)) for part in method.parts)
+        self.parts: list[tuple[Part, ClientPart]] = [(part, client) for part, client in made if client is not None]
+        owners = dict(self.parts)
+        self.kept: dict[str, Params] = {}  # templates of what a client keeps
+        for name, (part, slot) in method.slots("client").items():
+            template = owners[part].own_template() if slot.like == OWN else slot.template(built.model)
+            if template:
+                self.kept[name] = template
+        self.up = {name: slot.template(built.model) for name, (_, slot) in method.slots("up").items()}
+        self.down = {name: slot.template(built.model) for name, (_, slot) in method.slots("down").items()}
+        self.zeros = {n: self.kept[n] for n, (_, s) in method.slots("client").items() if s.like != OWN}
+        self.weights = {
+            kind: {name for name, (_, slot) in method.slots(kind).items() if slot.like == WEIGHTS}
+            for kind in ("down", "client")
+        }
+
+    def begin(
+        self, objective: Objective, model: nn.Module, order: Order, hyper: Hyper, client: int, seed: int, kept: Packages
+    ) -> "ClientRound":
+        """One client at the beginning of its round; `model` holds the received parameters already."""
+        works = []
+        for part, made in self.parts:
+            down, mine = part.own(order.down), part.own(kept)
+            works.append(made.begin(Beginning(model, order.params, hyper, down, mine, order.round, client, seed)))
+        return ClientRound(self, objective, model, order, client, hyper, kept, works)
+
+    def corrections(
+        self, weights: Sequence[str], hyper: Hyper, received: list[Tensor], down: Packages, kept: Packages
+    ) -> "Corrections | None":
+        """The hook before each optimizer step, or None if no part has one; `weights` are the trained ones' names."""
+        active = [(part, made) for part, made in self.parts if made.corrects(hyper) != NOTHING]
+        if not active:
+            return None
+        down = {name: down[name] for name in down if name in self.weights["down"]}
+        kept = {name: kept[name] for name in kept if name in self.weights["client"]}
+        steps = []
+        for part, made in active:
+            sent = {slot: [params[name] for name in weights] for slot, params in part.own(down).items()}
+            held = {slot: [params[name] for name in weights] for slot, params in part.own(kept).items()}
+            steps.append((made, Step([], [], hyper, received, sent, held)))
+        return Corrections(steps, any(made.corrects(hyper) == THE_GRADIENTS for _, made in active))
+
+    def held(self, kept: Packages) -> Packages:
+        """What a client kept, with zeros in the slots of a client that never kept anything."""
+        return {**self.zeros, **kept}
+
+
+class Corrections:
+    """The methods' in-place hooks before an optimizer step, at one fixed place."""
+
+    def __init__(self, steps: Sequence[tuple[ClientPart, Step]], gradients: bool):
+        self.steps = steps
+        self.gradients = gradients  # whether gradients may be changed: then they must not be shared with anything
+
+    def __call__(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        for made, step in self.steps:
+            step.weights[:], step.gradients[:] = weights, gradients
+            made.correct(step)
+
+
+class ClientRound:
+    """One client in one round: its loss with all terms, and in the end what its parts send and keep."""
+
+    def __init__(
+        self,
+        side: ClientSide,
+        objective: Objective,
+        model: nn.Module,
+        order: Order,
+        client: int,
+        hyper: Hyper,
+        kept: Packages,
+        works: Sequence[Work],
+    ):
+        self.side, self.objective, self.model, self.order = side, objective, model, order
+        self.client, self.hyper, self.kept, self.works = client, hyper, kept, works
+        self.trained = [module for work in works for module in work.trained]
+        self.shared = [module for work in works for module in work.shared]
+        self.own = [module for work in works for module in work.own]
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of one mini-batch: a scalar with a graph to all that is trained."""
+        if not self.works:
+            return self.objective(self.model(inputs), targets, self.hyper)
+        with ExitStack() as stack:
+            for work in self.works:
+                stack.enter_context(work.watch(inputs))
+            output = self.model(inputs)
+        loss = self.objective(output, targets, self.hyper)
+        for work in self.works:
+            term = work.term(inputs, output, targets)
+            if term is not None:
+                loss = loss + term
+        return loss
+
+    def finish(self, params: Params) -> tuple[Packages, Packages]:
+        """Line 12: what is sent up beside the model, and what the client keeps.
+
+        If the round blew up, the client keeps what it had: a bad round must not spoil the next one.
+        """
+        sent: dict[str, Params] = {}
+        kept: dict[str, Params] = {}
+        held = self.side.held(self.kept)
+        hyper = self.order.hyper_of(self.client)
+        for (part, made), work in zip(self.side.parts, self.works, strict=True):
+            down, mine = part.own(self.order.down), part.own(held)
+            out = made.finish(End(self.order.params, params, hyper, down, mine), work)
+            sent |= {f"{part.name}.{slot}": value for slot, value in out.sent.items()}
+            kept |= {f"{part.name}.{slot}": value for slot, value in out.kept.items()}
+        declared(sent, self.side.up, "sends up")
+        declared(kept, self.side.kept, "keeps")
+        sound = all(bool(value.isfinite().all()) for value in flatten(kept).values())
+        return sent, kept if sound else self.kept
+
+
+def declared(packages: Packages, templates: Mapping[str, Params], does: str) -> None:
+    """What is not declared can neither travel nor be kept: a mistake in the method, told as such."""
+    for slot in sorted(packages.keys() ^ templates.keys()):
+        what = "which it did not declare" if slot in packages else "as it declares, but there is none"
+        raise MethodError(f"the method {does} {slot!r}, {what}")

@@ -1,0 +1,62 @@
+"""The one codec of packages: for shared memory, for the wire, for a client's disk and for checkpoints.
+
+Packages (slot -> tensors by name) become one flat table of tensors, "slot/name" -> tensor, and back. What is read is
+checked against what was declared: names, shapes, types and finite values.
+"""
+
+from collections.abc import Mapping
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedaccord.core.errors import UpdateRefused
+from fedaccord.core.records import Packages, Params
+
+
+def flatten(packages: Packages) -> Params:
+    """One table of all tensors, named slot/name."""
+    return {f"{slot}/{name}": value for slot, params in packages.items() for name, value in params.items()}
+
+
+def unflatten(table: Mapping[str, Tensor]) -> dict[str, Params]:
+    """The packages again."""
+    packages: dict[str, Params] = {}
+    for key, value in table.items():
+        slot, _, name = key.partition("/")
+        packages.setdefault(slot, {})[name] = value
+    return packages
+
+
+def encode(params: Mapping[str, Tensor]) -> bytes:
+    """Tensors as safetensors bytes: exact, of any type, and nothing but tensors."""
+    return safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in params.items()})
+
+
+def decode(data: bytes) -> Params:
+    """Raises UpdateRefused for anything that is not what `encode` makes."""
+    try:
+        params: Params = safetensors.torch.load(data)
+    except (SafetensorError, ValueError, TypeError, OverflowError, RuntimeError, KeyError) as error:
+        raise UpdateRefused(f"the tensors cannot be read: {error}"[:200]) from None
+    return params
+
+
+def check(params: Mapping[str, Tensor], declared: Mapping[str, Tensor], whose: str = "the model") -> None:
+    """Raise UpdateRefused unless these are tensors of the declared names, shapes and types."""
+    if params.keys() != declared.keys():
+        odd = sorted(params.keys() ^ declared.keys())[0]
+        raise UpdateRefused(f"names differ from {whose}'s, first at {odd!r}")
+    for name, value in params.items():
+        want = declared[name]
+        if value.shape != want.shape:
+            raise UpdateRefused(f"{name} has shape {tuple(value.shape)}, {whose} has {tuple(want.shape)}")
+        if value.dtype != want.dtype:
+            raise UpdateRefused(f"{name} has type {value.dtype}, {whose} has {want.dtype}")
+
+
+def check_finite(params: Mapping[str, Tensor]) -> None:
+    """Raise UpdateRefused if a value is a NaN or infinite."""
+    for name, value in params.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise UpdateRefused(f"{name} has a value that is not finite")

@@ -1,0 +1,348 @@
+"""The seams: what a method, a server step, a policy, an engine and an evaluator are to the rest.
+
+A `Method` is a tuple of parts. Each `Part` brings any of: something that clients do (`ClientPart`), something that the
+server does (`ServerStep`), where hyper-parameters come from (`Policy`); with the settings and the slots that it needs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedaccord.core.errors import SettingsError
+from fedaccord.core.records import (
+    Accepted,
+    ClientUpdate,
+    Hyper,
+    Observation,
+    Order,
+    Packages,
+    Params,
+    PolicyState,
+    Refusal,
+)
+from fedaccord.core.settings import Setting
+
+# ---------------------------------------------------------------- packages: what a method sends and keeps
+
+WEIGHTS, STATE, SCALAR, OWN = "weights", "state", "scalar", "own"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A named package of tensors. What is not declared as a slot can neither travel nor be kept.
+
+    `like` says which tensors it has: WEIGHTS, one like each trained parameter of the model; STATE, one like each tensor
+    of its state; SCALAR, a single number; OWN, those of the modules that the client part trains beside the model.
+    """
+
+    name: str
+    like: str = WEIGHTS
+    weighted: bool = True  # sent up: averaged by the clients' numbers of examples, or each counts the same
+
+    def template(self, model: nn.Module) -> Params:
+        """Zeros of the right names, shapes and types."""
+        if self.like == SCALAR:
+            return {"value": torch.zeros((), dtype=torch.float64)}
+        tensors = model.state_dict() if self.like == STATE else trained_weights(model)
+        return {name: torch.zeros_like(value, memory_format=torch.contiguous_format) for name, value in tensors.items()}
+
+
+@dataclass(frozen=True)
+class Slots:
+    """All that a part sends down, sends up, keeps at each client and keeps at the server."""
+
+    down: tuple[Slot, ...] = ()
+    up: tuple[Slot, ...] = ()
+    client: tuple[Slot, ...] = ()
+    server: tuple[Slot, ...] = ()
+
+
+def trained_weights(module: nn.Module) -> dict[str, Tensor]:
+    return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+
+
+# ---------------------------------------------------------------- the client's side of a method
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a client part knows when a client begins its round. `model` holds the received parameters already."""
+
+    model: nn.Module
+    received: Params
+    hyper: Hyper
+    down: Packages  # what the server sent in this part's slots
+    kept: Packages  # what the client kept after its last round that counted; empty before its first
+    round: int
+    client: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step that is about to be made: lists of the same length, one tensor for each trained weight.
+
+    In a stack of clients every tensor has a leading axis for the clients.
+    """
+
+    weights: list[Tensor]
+    gradients: list[Tensor]
+    hyper: Hyper
+    received: list[Tensor]  # the weights as they were received
+    down: Mapping[str, list[Tensor]]  # what the server sent in this part's slots that are like WEIGHTS
+    kept: Mapping[str, list[Tensor]]  # what the client kept in such slots, zeros before its first round
+    memory: dict[str, Any] = field(default_factory=dict)  # whatever shall last from step to step of this round
+
+
+@dataclass(frozen=True)
+class End:
+    """What a client part knows when a client's round is over."""
+
+    received: Params
+    params: Params
+    hyper: Hyper
+    down: Packages
+    kept: Packages  # as at the beginning; slots like WEIGHTS are zeros before the first round
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """What a client part sends up, and what it keeps; only declared slots."""
+
+    sent: Packages = field(default_factory=dict)
+    kept: Packages = field(default_factory=dict)
+
+
+class Work:
+    """What a client part adds to the loss of one client in one round. This one adds nothing."""
+
+    trained: Sequence[nn.Module] = ()  # trained along with the model
+    shared: Sequence[nn.Module] = ()  # run but not trained, the same for all clients of the round
+    own: Sequence[nn.Module] = ()  # run but not trained, with values of this client's own
+
+    def watch(self, inputs: Tensor) -> AbstractContextManager[Any]:
+        """Entered around the model's forward pass."""
+        return nullcontext()
+
+    def term(self, inputs: Tensor, output: Tensor, targets: Tensor) -> Tensor | None:
+        """A term of the loss, with a graph to all that is trained."""
+        return None
+
+
+NOTHING, THE_WEIGHTS, THE_GRADIENTS = "", "weights", "gradients"
+
+
+class ClientPart:
+    """What a part of a method does at the clients. Override what is needed."""
+
+    def corrects(self, hyper: Hyper) -> str:
+        """What `correct` changes with these hyper-parameters: NOTHING, THE_WEIGHTS, or THE_GRADIENTS (and weights)."""
+        return NOTHING
+
+    def begin(self, at: Beginning) -> Work:
+        """Called for each client at the beginning of its round."""
+        return Work()
+
+    def correct(self, step: Step) -> None:
+        """Change gradients or weights, in place, before the optimizer's step; outside of autograd."""
+
+    def finish(self, end: End, work: Work) -> Outgoing:
+        """What is sent and kept after a client's last step; `work` is what `begin` returned for it."""
+        return Outgoing()
+
+    def own_template(self) -> Params:
+        """For a slot like OWN: tensors like those that a client keeps."""
+        return {}
+
+
+# ---------------------------------------------------------------- the server's side of a method
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A round's accepted updates, averaged; a server step makes the next model of it."""
+
+    received: Params  # w_t
+    params: Params  # the model so far; each step of the chain may replace it
+    sent: Packages  # what the method's clients sent up, averaged slot by slot
+    accepted: int  # how many updates are in it
+    clients: int  # how many clients there are in all
+    buffers: frozenset[str]  # names in the model's state that are not trained
+    hyper: Hyper
+
+    def step(self, name: str) -> Tensor:
+        """How far the model has moved so far in this tensor."""
+        return self.params[name] - self.received[name]
+
+
+class ServerStep:
+    """One step of the chain that makes the next model from the clients' mean. Override what is needed."""
+
+    def init(self, params: Params, zeros: Packages) -> Packages:
+        """The part's server slots before the first round; `zeros` has the tensors that were declared."""
+        return zeros
+
+    def transform(self, received: Params, update: ClientUpdate) -> ClientUpdate:
+        """Change one client's update before it enters the mean."""
+        return update
+
+    def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
+        """The next model and the next values of the part's server slots, as new tensors: a round may be rolled back."""
+        return mean.params, state
+
+    def hand_out(self, state: Packages, params: Params) -> Params:
+        """The model that is measured and handed out; clients go on from `params` all the same."""
+        return params
+
+
+# ---------------------------------------------------------------- where hyper-parameters come from
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """h_t: the same for all clients, or one for each of those that are named."""
+
+    hyper: Hyper
+    each: Mapping[int, Hyper] = field(default_factory=dict)
+
+
+class Policy(Protocol):
+    """Where a round's hyper-parameters come from: lines 4 and 16-18."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The hyper-parameters that this policy chooses (the others stay as the settings say)."""
+        ...
+
+    def start(self) -> PolicyState: ...
+
+    def propose(
+        self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
+    ) -> tuple[Proposal, PolicyState]: ...
+
+    def learn(self, state: PolicyState, seen: Observation) -> PolicyState: ...
+
+    def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
+        """What the log keeps of this round's decision; JSON values."""
+        ...
+
+
+# ---------------------------------------------------------------- a method
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a client part is made from: the model, two inputs as the model sees them, and the settings by name."""
+
+    model: nn.Module
+    example: Tensor
+    settings: Mapping[str, Any]
+
+
+class Part:
+    """One ingredient of a method, such as RM. Override what it brings."""
+
+    name = ""
+    about = ""  # one sentence
+    settings: tuple[Setting, ...] = ()
+    slots = Slots()
+
+    def client(self, built: Built) -> ClientPart | None:
+        return None
+
+    def server(self, settings: Mapping[str, Any]) -> ServerStep | None:
+        return None
+
+    def policy(self, first: Hyper, settings: Mapping[str, Any]) -> Policy | None:
+        """`first`: the hyper-parameters as the settings have them."""
+        return None
+
+    def report(self, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Sentences about a run for its page, from the lines of its log."""
+        return []
+
+    def own(self, packages: Packages) -> dict[str, Params]:
+        """This part's packages, under the slots' own names."""
+        start = f"{self.name}."
+        return {name.removeprefix(start): params for name, params in packages.items() if name.startswith(start)}
+
+    def named(self, packages: Packages) -> dict[str, Params]:
+        """The same under names that no two parts share: part.slot."""
+        return {f"{self.name}.{name}": params for name, params in packages.items()}
+
+
+@dataclass(frozen=True)
+class Method:
+    """What clients and server do, as a value: a name and its parts."""
+
+    name: str
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        return {each.name: each for part in self.parts for each in part.settings}
+
+    def slots(self, kind: str) -> dict[str, tuple[Part, Slot]]:
+        """All slots of a kind (down, up, client, server), by a name that no two parts share: part.slot."""
+        return {f"{p.name}.{s.name}": (p, s) for p in self.parts for s in getattr(p.slots, kind)}
+
+    def policy(self, first: Hyper, settings: Mapping[str, Any], otherwise: Policy) -> Policy:
+        """That of its parts, of which only one may bring one; or `otherwise`."""
+        found = [policy for part in self.parts if (policy := part.policy(first, settings)) is not None]
+        if len(found) > 1:
+            raise SettingsError(f"method {self.name}: two of its parts choose the hyper-parameters")
+        return found[0] if found else otherwise
+
+
+# ---------------------------------------------------------------- who runs the clients, and who measures
+
+
+class Engine(Protocol):
+    """Who runs the clients: lines 6-13. Every engine gives the same answer."""
+
+    def train(self, order: Order) -> Iterator[ClientUpdate | Refusal]:
+        """The cohort's updates, in client order, each as soon as it and all before it are there."""
+        ...
+
+    def open(self, folder: Path | None) -> None:
+        """Before the first round: the folder for what clients keep to themselves (None: there is no run folder)."""
+        ...
+
+    def expect(self, accepted: Mapping[int, int]) -> None:
+        """After a resume: what each client kept in its last round that counted must be there."""
+        ...
+
+    def save(self) -> None:
+        """Make what the clients keep durable, before the server's own checkpoint."""
+        ...
+
+    def prune(self, accepted: Mapping[int, int]) -> None:
+        """The oldest checkpoint goes on from these rounds of the clients: what is older may go."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The newest loss that is known, and what to compare it with (None: the one known before)."""
+
+    loss: float | None
+    before: float | None = None
+
+
+class LossOf(Protocol):
+    """Line 15: the loss of the aggregate model, L."""
+
+    def __call__(self, params: Params, clients: Sequence[Accepted], /) -> Measured:
+        """`clients`: the round's accepted updates; empty before the first round."""
+        ...
+
+
+MetricsOf = Callable[[Params], dict[str, float]]
+"""A model's metrics on the test set, by name."""

@@ -1,0 +1,33 @@
+"""WD: the weight-divergence term ||w_t - w_t^i||_2^2 (FedProx, Li et al., 2018), the paper's baseline for matching."""
+
+import torch
+
+from fedaccord.core.protocols import NOTHING, THE_GRADIENTS, THE_WEIGHTS, Built, ClientPart, Part, Step
+from fedaccord.core.records import Hyper
+from fedaccord.core.settings import at_least, hyper
+
+
+class Pull(ClientPart):
+    """The term's gradient, 2 wd_weight (w_t^i - w_t), needs no graph: it is added before the step."""
+
+    def corrects(self, hyper: Hyper) -> str:
+        if not hyper["wd_weight"]:
+            return NOTHING
+        return THE_GRADIENTS if hyper.momentum else THE_WEIGHTS
+
+    def correct(self, step: Step) -> None:
+        weight = step.hyper["wd_weight"]
+        if step.hyper.momentum:
+            apart = torch._foreach_sub(step.weights, step.received)
+            torch._foreach_add_(step.gradients, apart, alpha=2 * weight)
+        else:  # w - lr (g + 2 weight (w - w_t)), without a tensor for the second term
+            torch._foreach_lerp_(step.weights, step.received, 2 * step.hyper.lr * weight)
+
+
+class FedProx(Part):
+    name = "WD"
+    about = "also pulls each client's weights towards those it received (FedProx)"
+    settings = (hyper(at_least(0, "wd_weight", 0.1, "Weight of the weight-divergence term.")),)
+
+    def client(self, built: Built) -> ClientPart:
+        return Pull()

@@ -1,0 +1,87 @@
+"""What clients minimise and what models are judged by: the default for classification, and a user's own."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, log_softmax
+
+from fedaccord.core.records import Hyper, LossFunction, Metric, Objective
+
+
+def classification(output: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
+    """L_C + entropy_weight * L_ER, each the mean over the batch.
+
+    Eq. 8: L_ER(x) = max(0, H_min - H(softmax(a_M(x)))), per sample as printed.
+    """
+    weight = hyper.get("entropy_weight", 0.0)
+    if not weight:
+        return cross_entropy(output, targets)
+    lowest = hyper.get("entropy_min")
+    if lowest is None:
+        lowest = default_entropy_min(output.shape[1])
+    loss, _ = Classification.apply(output, targets, lowest, weight)
+    return cast(Tensor, loss)
+
+
+def default_entropy_min(classes: int) -> float:
+    """H_min where the paper gives none: 2.0 nats for ten classes."""
+    return round(0.87 * math.log(classes), 4)
+
+
+class Classification(torch.autograd.Function):
+    """The two terms with their gradient written out: a third of the calls that autograd would need for it.
+
+    With p = softmax(a) and y the one-hot target, dL_C/da = p - y and, where H < H_min, dL_ER/da = p (log p + H).
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logits: Tensor, targets: Tensor, entropy_min: float, weight: float) -> tuple[Tensor, Tensor]:
+        log_p = log_softmax(logits, dim=1)  # (batch, classes)
+        p = log_p.exp()
+        entropy = -(p * log_p).sum(dim=1, keepdim=True)  # (batch, 1)
+        lack = torch.clamp(entropy_min - entropy, min=0)
+        hit = targets.unsqueeze(1)
+        loss = (weight * lack - log_p.gather(1, hit)).mean()
+        gradient = p + (weight * (lack > 0)) * p * (log_p + entropy)
+        gradient = gradient.scatter_add(1, hit, -torch.ones_like(entropy)) / len(logits)
+        return loss, gradient
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Any) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return outer[0] * gradient, None, None, None
+
+
+def accuracy(output: Tensor, targets: Tensor) -> float:
+    """The share of right answers."""
+    return int((output.argmax(1) == targets).sum()) / len(targets)
+
+
+ACCURACY = Metric("accuracy", accuracy, higher=True, percent=True)
+
+
+Measure = Callable[[Tensor, Tensor], float]
+
+
+def objective_of(loss: LossFunction | None) -> Objective:
+    """A user's loss(output, targets) as an objective; None: classification with the entropy term."""
+    if loss is None:
+        return classification
+    return lambda output, targets, hyper: loss(output, targets)
+
+
+def metrics_of(given: Mapping[str, Measure | Metric] | None, loss: LossFunction | None) -> tuple[Metric, ...]:
+    """A task's metrics. Without any, a classification has its accuracy, and a loss of one's own is the metric."""
+    if given is not None:
+        return tuple(each if isinstance(each, Metric) else Metric(name, each) for name, each in given.items())
+    return (ACCURACY,) if loss is None else (Metric("loss", lambda output, target: float(loss(output, target)), False),)

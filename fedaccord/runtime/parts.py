@@ -1,0 +1,213 @@
+"""What a task consists of on this machine: model, method, and the data of the server and of the clients that are here."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from torch import nn
+
+from fedaccord.config import Settings
+from fedaccord.core.errors import DataError, FedAccordError, SettingsError
+from fedaccord.core.protocols import Method
+from fedaccord.core.records import ClientData, Examples, LossFunction, Metric, Prepare
+from fedaccord.core.seeds import global_seed, numpy_generator
+from fedaccord.data import partition
+from fedaccord.data.prepare import Pixels, as_stored
+from fedaccord.data.sets import Data, DataSet, as_examples
+from fedaccord.methods.registry import find
+from fedaccord.objectives import metrics_of
+from fedaccord.server.steps import with_server_steps
+from fedaccord.tasks import Task
+
+T = TypeVar("T")
+
+READY_BYTES = 2**30
+"""Inputs that are the same in every step are held as the floats that the model sees if they take no more than this."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All that an experiment is built from: what the server has, and what each client of this machine has."""
+
+    settings: Settings  # nothing left open
+    method: Method  # with the server's steps
+    model: nn.Module  # holds w_1
+    prepare: Prepare
+    clients: list[ClientData]
+    validation: Examples | None
+    test: Examples | None
+    loss: LossFunction | None = None  # None: classification, with the entropy term
+    metrics: tuple[Metric, ...] = ()
+    counts: np.ndarray | None = None  # examples by client and class, where one data set was divided
+    classes: tuple[str, ...] = ()
+
+
+def parts_of(task: Task, settings: Settings) -> Parts:
+    """The server and all clients in one place: a simulation."""
+    if task.data is None:
+        settings = undivided(settings)
+        return ready(task, settings, list(range(clients_of(settings))), server_data(task, settings))
+    data = loaded("data()", task.data)
+    settings = resolve(task, settings, data)
+    held, rest, owner = divide(settings, data)
+    counts = partition.counts(owner, rest.targets.numpy(), clients_of(settings), len(data.classes))
+    prepare, (train, validation, test) = prepared(task, settings, [rest, held, data.test])
+    assert train is not None
+    clients = by_owner(train, owner, clients_of(settings))
+    parts = assembled(task, settings, prepare, clients, validation, test)
+    return replace(parts, counts=counts, classes=data.classes)
+
+
+def server_parts(task: Task, settings: Settings) -> Parts:
+    """The server of a real federation: it sees no client's data."""
+    settings = undivided(settings)
+    return ready(task, settings, [], server_data(task, settings))
+
+
+def client_parts(task: Task, settings: Settings, client: int) -> Parts:
+    """One client of a real federation: what its machine holds is its own, and nothing is divided."""
+    settings = undivided(settings)
+    return ready(task, settings, [client], (None, None))
+
+
+def ready(
+    task: Task, settings: Settings, clients: Sequence[int], server: tuple[Examples | None, Examples | None]
+) -> Parts:
+    """Parts of these clients' own data."""
+    prepare, sets = prepared(task, settings, [*server, *(my_data(task, client) for client in clients)])
+    validation, test, *own = sets
+    return assembled(task, settings, prepare, [each for each in own if each is not None], validation, test)
+
+
+def assembled(
+    task: Task,
+    settings: Settings,
+    prepare: Prepare,
+    clients: list[ClientData],
+    validation: Examples | None,
+    test: Examples | None,
+) -> Parts:
+    """A task's model, method, loss and metrics, with this data."""
+    method = with_server_steps(find(settings.method), settings.values())
+    metrics = metrics_of(task.metrics, task.loss)
+    return Parts(settings, method, build(task, settings), prepare, clients, validation, test, task.loss, metrics)
+
+
+def undivided(settings: Settings) -> Settings:
+    """Where every client brings its own data, there is nothing to split."""
+    return replace(settings, clients=clients_of(settings), split="natural", augment=bool(settings.augment))
+
+
+def clients_of(settings: Settings) -> int:
+    if settings.clients is None:
+        raise SettingsError("clients: say how many clients bring their own data, such as clients = 3")
+    return settings.clients
+
+
+def my_data(task: Task, client: int) -> Examples:
+    """What this client holds; of a task that has only `data`, the training part of whatever that loads here."""
+    label = f"the data of client {client}"
+    if task.load_my_data is not None:
+        return as_examples(loaded(f"load_my_data({client})", task.load_my_data, client), label, task.loss is None)
+    return as_examples(loaded("data()", task.data_set).train, label, task.loss is None)
+
+
+def server_data(task: Task, settings: Settings) -> tuple[Examples | None, Examples | None]:
+    """The server's validation and test set. Without load_server_data, from whatever `data` loads on its machine."""
+    validation: Data | None
+    test: Data | None
+    if task.load_server_data is not None:
+        validation, test = loaded("load_server_data()", task.load_server_data)
+    elif task.data is not None:
+        data = loaded("data()", task.data)
+        held = hold_out(settings, data.train.targets.numpy()) if settings.evaluate == "server" else None
+        validation, test = (None if held is None else data.train[held]), data.test
+    else:
+        validation = test = None
+    if settings.evaluate == "clients":
+        validation = None
+    elif validation is None:
+        raise SettingsError(
+            f"evaluate = server: task {task.name} gives the server no validation set; let its load_server_data "
+            "return one, or set evaluate = clients, for the server and for all clients"
+        )
+    return (
+        None if validation is None else as_examples(validation, "the server's validation set", task.loss is None),
+        None if test is None else as_examples(test, "the server's test set", task.loss is None),
+    )
+
+
+def loaded(name: str, load: Callable[..., T], *arguments: Any) -> T:
+    """What a task's own function returns; if it fails, one line says which and why."""
+    try:
+        return load(*arguments)
+    except FedAccordError:
+        raise
+    except Exception as error:  # whatever a user's code raises
+        raise DataError(f"the task's {name} failed: {type(error).__name__}: {error}") from error
+
+
+def build(task: Task, settings: Settings) -> nn.Module:
+    """The same first parameters wherever it is built."""
+    with global_seed(settings.seed, "init"):
+        return task.build_model(settings.width)
+
+
+def prepared(task: Task, settings: Settings, sets: Sequence[Examples | None]) -> tuple[Prepare, list[Examples | None]]:
+    """Inputs that are the same floats in every step are made once, if they fit; and what is left to prepare."""
+    prepare, there = task.prepare, [each for each in sets if each is not None]
+    if settings.augment:
+        if not isinstance(prepare, Pixels) or any(each.inputs.dim() != 4 for each in there):
+            raise SettingsError(f"augment = true: the inputs of task {task.name} are not pictures")
+        return replace(prepare, augment=True), list(sets)
+    if not isinstance(prepare, Pixels) or sum(4 * each.inputs.numel() for each in there) > READY_BYTES:
+        return prepare, list(sets)
+    made = [None if each is None else Examples(prepare(each.inputs, None), each.targets) for each in sets]
+    return as_stored, made
+
+
+def resolve(task: Task, settings: Settings, data: DataSet) -> Settings:
+    """Fill in what was left open and follows from the data."""
+    clients = settings.clients
+    if settings.split == "natural" and data.owner is not None:
+        natural = len(np.unique(data.owner))
+        if clients not in (None, natural):
+            raise SettingsError(f"clients = {clients}: the natural split of {task.name} has {natural}; leave it out")
+        clients = natural
+    return replace(settings, clients=10 if clients is None else clients, augment=bool(settings.augment))
+
+
+def divide(settings: Settings, data: DataSet) -> tuple[Examples | None, Examples, np.ndarray]:
+    """The server's set, taken out first; the clients' examples; and the owner of each of these."""
+    labels, natural = data.train.targets.numpy(), data.owner
+    train, validation = data.train, None
+    if settings.evaluate == "server":
+        held = hold_out(settings, labels)
+        rest = np.setdiff1d(np.arange(len(labels)), held)
+        train, validation, labels = data.train[rest], data.train[held], labels[rest]
+        natural = None if natural is None else natural[rest]
+    assert settings.clients is not None  # resolved
+    split = partition.Split(
+        settings.split,
+        settings.clients,
+        settings.classes_per_client,
+        settings.alpha,
+        settings.shards_per_client,
+        settings.allow_empty,
+    )
+    return validation, train, partition.partition(split, labels, numpy_generator(settings.seed, "split"), natural)
+
+
+def hold_out(settings: Settings, labels: np.ndarray) -> np.ndarray:
+    """The examples that the server keeps to measure L_t on."""
+    if settings.validation_per_class == 0:
+        raise SettingsError("validation_per_class = 0: the server has nothing to measure L_t on; or evaluate = clients")
+    return partition.hold_out(labels, settings.validation_per_class, numpy_generator(settings.seed, "validation"))
+
+
+def by_owner(train: Examples, owner: np.ndarray, clients: int) -> list[ClientData]:
+    """The examples sorted by client, once; each client is a slice of the two tensors, not a copy."""
+    ordered = train[np.argsort(owner, kind="stable")]
+    ends = np.cumsum(np.bincount(owner, minlength=clients)).tolist()
+    return [ordered[first:last] for first, last in zip([0, *ends[:-1]], ends, strict=True)]

@@ -1,0 +1,173 @@
+"""Line 14 as a chain: receive (checks) -> transform -> mean -> the steps of the method and of the settings.
+
+The state of all steps is named tensors in declared slots, part of the snapshot that a roll-back puts back.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedaccord.core.errors import UpdateRefused
+from fedaccord.core.packages import check, check_finite, flatten
+from fedaccord.core.protocols import SCALAR, Mean, Method, Part, ServerStep, Slot
+from fedaccord.core.records import Accepted, ClientUpdate, Hyper, Packages, Params, Refusal, Snapshot, size_of
+
+MAX_EXAMPLES = 10**9
+"""No single client holds more than this; a larger claim would let it outvote all others."""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What the server made of a round's updates."""
+
+    model: Snapshot
+    accepted: list[Accepted]
+    refused: list[Refusal]
+    step_norm: float = 0.0  # ||w_{t+1} - w_t||: against the clients' own norms it says how far they agree
+    reported: Mapping[str, float] = field(default_factory=dict)  # the method's scalars, averaged
+    bytes_up: int = 0  # what the accepted updates weigh
+
+
+class ServerChain:
+    """The server's side of a method, for a model: from the clients' updates to the next snapshot."""
+
+    def __init__(self, method: Method, model: nn.Module, settings: Mapping[str, Any], clients: int):
+        self.clients = clients
+        made = ((part, part.server(settings)) for part in method.parts)
+        self.steps: list[tuple[Part, ServerStep]] = [(part, step) for part, step in made if step is not None]
+        self.up: dict[str, tuple[Slot, Params]] = {
+            name: (slot, slot.template(model)) for name, (_, slot) in method.slots("up").items()
+        }
+        self.down = list(method.slots("down"))
+        self.keeps = {name: slot.template(model) for name, (_, slot) in method.slots("server").items()}
+        self.buffers = frozenset(
+            model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
+        )
+
+    def start(self, params: Params) -> Snapshot:
+        """The snapshot before the first round."""
+        server: dict[str, Params] = dict(self.keeps)
+        for part, step in self.steps:
+            server |= part.named(step.init(params, part.own(self.keeps)))
+        return Snapshot(params, server)
+
+    def to_send(self, model: Snapshot) -> Packages:
+        """What goes down beside the model: a slot that is sent down is one that the server keeps."""
+        return {name: model.server[name] for name in self.down}
+
+    def hand_out(self, model: Snapshot) -> Params:
+        """The model that is measured and handed out."""
+        params = model.params
+        for part, step in self.steps:
+            params = step.hand_out(part.own(model.server), params)
+        return params
+
+    def aggregate(
+        self,
+        round: int,
+        before: Snapshot,
+        updates: Iterable[ClientUpdate | Refusal],
+        hyper: Hyper,
+        total_examples: int | None = None,
+    ) -> Aggregate:
+        """Line 14: w_{t+1} = w_t + sum_i (n_i / N) (w_t^i - w_t), then the method's own steps.
+
+        A running mean: memory does not grow with the cohort. `total_examples` is the paper's N, all clients' data; None
+        makes the weights of the cohort sum to 1.
+        """
+        # PAPER (line 14): N is all data, so with C < 1 the weights sum to about C and every step is shortened by it.
+        # HERE: N is the cohort's data unless total_examples is given. WHY: FedAvg's own weights; docs/deviations.md.
+        received = before.params
+        mean: Params = {}
+        sent: dict[str, Params] = {}
+        accepted: list[Accepted] = []
+        refused: list[Refusal] = []
+        seen = 0
+        for update in updates:
+            if isinstance(update, Refusal):
+                refused.append(update)
+                continue
+            try:
+                norm = self.check(received, update)
+            except UpdateRefused as error:
+                refused.append(Refusal(update.client, str(error)[:200]))  # it may quote what a stranger sent
+                continue
+            for _, step in self.steps:
+                update = step.transform(received, update)
+            seen += update.examples
+            absorb(mean, update.params, update.examples / seen)
+            for name, (slot, _) in self.up.items():
+                share = update.examples / seen if slot.weighted else 1 / (len(accepted) + 1)
+                absorb(sent.setdefault(name, {}), update.sent[name], share)
+            accepted.append(
+                Accepted(update.client, update.examples, update.loss, norm, update.received_loss, update.previous_loss)
+            )
+        if not accepted:
+            return Aggregate(before, accepted, refused)
+        params = {name: mean[name] for name in received}
+        if total_examples is not None:
+            shorten(params, received, seen / total_examples, self.buffers)
+        model = self.stepped(round, before, params, sent, accepted, hyper)
+        reported = {name: float(sent[name]["value"]) for name, (slot, _) in self.up.items() if slot.like == SCALAR}
+        each = size_of(received) + sum(size_of(template) for _, template in self.up.values())
+        step_norm = distance(received, model.params)
+        return Aggregate(model, accepted, refused, step_norm, reported, each * len(accepted))
+
+    def stepped(
+        self, round: int, before: Snapshot, params: Params, sent: Packages, accepted: list[Accepted], hyper: Hyper
+    ) -> Snapshot:
+        """The steps that come after the mean, each with its own state and what its own clients sent."""
+        server: dict[str, Params] = dict(before.server)
+        for part, step in self.steps:
+            mean = Mean(before.params, params, part.own(sent), len(accepted), self.clients, self.buffers, hyper)
+            params, state = step.apply(part.own(server), mean)
+            server |= part.named(state)
+        return Snapshot(params, server, {**before.accepted, **{each.client: round for each in accepted}})
+
+    def check(self, received: Params, update: ClientUpdate) -> float:
+        """The norm of the client's step ||w_t^i - w_t||; raises UpdateRefused for what must not enter the mean."""
+        if type(update.examples) is not int or not 1 <= update.examples <= MAX_EXAMPLES:
+            raise UpdateRefused(f"impossible number of examples: {update.examples!r}")
+        check(update.params, received)
+        sent = flatten(update.sent)
+        check(sent, flatten({name: template for name, (_, template) in self.up.items()}), "the method")
+        check_finite(sent)
+        norm = distance(received, update.params)
+        if not math.isfinite(norm):  # a NaN or infinity anywhere makes the norm non-finite: one pass serves both
+            raise UpdateRefused("a value is not finite")
+        return norm
+
+
+def absorb(mean: Params, params: Params, weight: float) -> None:
+    """mean <- mean + weight (params - mean), in place; an empty mean takes the values.
+
+    Equal values stay equal to the bit. A tensor that is not a float (BatchNorm's batch counter, an index table, a mask) takes the largest value: it has no
+    mean, and equal ones stay as they are.
+    """
+    if not mean:
+        mean |= {name: value.clone() for name, value in params.items()}
+        return
+    for name, value in mean.items():
+        if value.is_floating_point():
+            value.lerp_(params[name], weight)
+        else:
+            torch.maximum(value, params[name], out=value)
+
+
+def shorten(params: Params, received: Params, factor: float, buffers: frozenset[str]) -> None:
+    """params <- received + factor (params - received), in place; buffers stay: a variance must not be extrapolated."""
+    if factor != 1.0:
+        for name, value in params.items():
+            if value.is_floating_point() and name not in buffers:
+                value.sub_(received[name]).mul_(factor).add_(received[name])
+
+
+def distance(received: Params, params: Params) -> float:
+    """||params - received|| over all that is a float."""
+    floats = [name for name, value in received.items() if value.is_floating_point()]
+    norms = torch._foreach_norm(torch._foreach_sub([params[n] for n in floats], [received[n] for n in floats]))
+    return math.sqrt(math.fsum(float(norm) ** 2 for norm in norms))

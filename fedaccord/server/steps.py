@@ -1,0 +1,109 @@
+"""Steps of the server's chain that go with any method: clipping, the server's rate, a running mean of the model."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fedaccord.core.protocols import SCALAR, STATE, Mean, Method, Part, ServerStep, Slot, Slots
+from fedaccord.core.records import ClientUpdate, Packages, Params
+from fedaccord.core.settings import above, at_least, below_one, hyper
+from fedaccord.server.chain import distance, shorten
+
+
+class Clip(ServerStep):
+    """w_i <- w_t + min(1, bound / ||w_i - w_t||) (w_i - w_t): no client moves the model further than the bound."""
+
+    def __init__(self, bound: float):
+        self.bound = bound
+
+    def transform(self, received: Params, update: ClientUpdate) -> ClientUpdate:
+        norm = distance(received, update.params)
+        if norm <= self.bound:
+            return update
+        params = {
+            name: received[name] + (self.bound / norm) * (value - received[name])
+            if value.is_floating_point()
+            else value
+            for name, value in update.params.items()
+        }
+        return replace(update, params=params)
+
+
+class Clipping(Part):
+    name = "clip"
+    about = "shortens every client's step to a norm"
+    settings = (at_least(0, "clip_norm", 0.0, "Longest step of a client that enters the mean (0: no limit)."),)
+
+    def server(self, settings: Mapping[str, Any]) -> ServerStep | None:
+        return Clip(settings["clip_norm"]) if settings["clip_norm"] else None
+
+
+class Rate(ServerStep):
+    """w_{t+1} = w_t + server_lr (w - w_t), w being the model so far; buffers are not extrapolated."""
+
+    def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
+        factor = mean.hyper["server_lr"]
+        if factor == 1.0:
+            return mean.params, state
+        params = {name: value.clone() for name, value in mean.params.items()}
+        shorten(params, mean.received, factor, mean.buffers)
+        return params, state
+
+
+class ServerRate(Part):
+    name = "rate"
+    about = "a factor on the server's step"
+    settings = (
+        hyper(above(0, "server_lr", 1.0, "Factor on the server's step towards the clients' mean (1: FedAvg).")),
+    )
+
+    def server(self, settings: Mapping[str, Any]) -> ServerStep:
+        return Rate()
+
+
+class Average(ServerStep):
+    """mean <- decay mean + (1 - decay) w: what is measured and handed out; clients go on from w itself.
+
+    Early on the mean would remember the start, so the decay of round t is at most (1 + t) / (10 + t).
+    """
+
+    def __init__(self, decay: float):
+        self.decay = decay
+
+    def init(self, params: Params, zeros: Packages) -> Packages:
+        return {"mean": {name: value.clone() for name, value in params.items()}, "rounds": zeros["rounds"]}
+
+    def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
+        rounds = float(state["rounds"]["value"]) + 1
+        weight = 1 - min(self.decay, (1 + rounds) / (10 + rounds))
+        new = {
+            name: torch.lerp(value, mean.params[name], weight) if value.is_floating_point() else mean.params[name]
+            for name, value in state["mean"].items()
+        }
+        return mean.params, {"mean": new, "rounds": {"value": torch.tensor(rounds, dtype=torch.float64)}}
+
+    def hand_out(self, state: Packages, params: Params) -> Params:
+        return state["mean"]
+
+
+class RunningMean(Part):
+    name = "average"
+    about = "hands out a running mean of the global model"
+    settings = (below_one("average", 0.0, "Decay of the running mean of the model that is handed out (0: the last)."),)
+
+    def __init__(self, decay: float = 0.0):
+        """The slots are there only if the mean is: a checkpoint holds nothing that nobody uses."""
+        self.slots = Slots(server=(Slot("mean", STATE), Slot("rounds", SCALAR))) if decay else Slots()
+
+    def server(self, settings: Mapping[str, Any]) -> ServerStep | None:
+        return Average(settings["average"]) if settings["average"] else None
+
+
+def with_server_steps(method: Method, settings: Mapping[str, Any]) -> Method:
+    """The method with the steps that the settings ask of the server."""
+    return replace(method, parts=(*method.parts, Clipping(), ServerRate(), RunningMean(settings["average"])))
+
+
+SERVER_SETTINGS = tuple(each for part in (Clipping, ServerRate, RunningMean) for each in part.settings)
