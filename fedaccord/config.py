@@ -28,7 +28,7 @@ VERSION = 2
 RENAMED = {"rm_store": "store"}
 """What settings were called in 0.1."""
 GRID = "lr = 0.05..0.5/9 log; steps = 5..45/9"
-ENGINES = ("auto", "serial", "pool", "stacked", "ray", "flower")
+ENGINES = "auto, serial, pool, stacked, ray"
 SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "natural")
 
 
@@ -113,11 +113,8 @@ class Settings:
     augment: bool | None = setting(None, "Random crops and flips of the training pictures (CIFAR-10: on, others: off).")
     image_size: int = at_least(0, 0, "Resize the pictures of a folder to this many pixels a side (0: as they are).")
 
-    engine: str = one_of(
-        "auto",
-        ENGINES,
-        "Who runs the clients; auto: what suits model and machine, and it says which and why",
-        role=NUMERICS,
+    engine: str = setting(
+        "auto", f"Who runs the clients: {ENGINES}; auto: what suits, and it says which and why.", role=NUMERICS
     )
     workers: int | None = at_least(
         1, None, "Processes or threads that run clients (as many as usable cores).", role=OPERATION

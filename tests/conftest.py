@@ -1,6 +1,7 @@
 """Every test runs as on a fresh machine without a network; the real data sets are an explicit exception."""
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +31,11 @@ NOBODY = "http://127.0.0.1:9"  # the discard port: refused at once
 
 @pytest.fixture(autouse=True)
 def fresh_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """An empty cache of its own, no FEDACCORD_DATA, and a dead proxy, which subprocesses inherit too."""
+    """An empty cache of its own, no FEDACCORD_DATA, and a dead proxy, which subprocesses inherit too.
+
+    And the same random numbers each time, also where a test draws them without a generator of its own.
+    """
+    torch.manual_seed(0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.delenv("FEDACCORD_DATA", raising=False)
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
@@ -54,3 +59,17 @@ def real_set(monkeypatch: pytest.MonkeyPatch) -> Callable[[Source], Path]:
         pytest.skip(f"the real {source.name} is not on this machine (`fedaccord data fetch {source.name}` gets it)")
 
     return use
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """After `make quick`, name what took too long for it. Nothing fails: the machine may have been busy."""
+    if config.option.markexpr != "not slow":
+        return
+    took: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                took[report.nodeid] += report.duration
+    for test, seconds in took.most_common():
+        if seconds >= 1:
+            terminalreporter.line(f"took {seconds:.1f} s; if the machine was not busy, mark it slow: {test}")

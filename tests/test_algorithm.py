@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import hyper, module_with, server_chain
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaccord.core import algorithm
-from fedaccord.core.algorithm import Federation, run, run_round, sample_cohort, start
-from fedaccord.core.records import ClientUpdate, Hyper, Measured
+from fedaccord.core.algorithm import Experiment, run, run_round, sample_cohort, start
+from fedaccord.core.protocols import Measured
+from fedaccord.core.records import ClientUpdate
 from fedaccord.core.seeds import generator
 from fedaccord.policy.schedule import FixedSchedule
+from fedaccord.server.guard import guard
 
 
 class Scripted:
@@ -33,12 +36,12 @@ class Scripted:
         pass
 
 
-def federation(replies, loss=lambda params, clients: Measured(float(params["w"][0])), **more):
+def experiment(replies, loss=lambda params, clients: Measured(float(params["w"][0])), **more):
     engine = Scripted(replies)
-    schedule = FixedSchedule(Hyper(lr=0.1, steps=2), lr_decay=0.5)
-    total = sum(examples for _, examples in replies.values())
-    fields = {"accuracy": None, "clients": len(replies), "total_examples": total, "rounds": 3}
-    return engine, Federation(engine, schedule, loss, **{**fields, **more})
+    schedule = FixedSchedule(hyper(steps=2, server_lr=1.0), lr_decay=0.5)
+    fields = {"metrics": None, "clients": len(replies), "rounds": 3}
+    server = server_chain(module_with(W), clients=len(replies))
+    return engine, Experiment(engine, schedule, server, loss, guard(), **{**fields, **more})
 
 
 W = {"w": torch.tensor([8.0])}
@@ -46,7 +49,7 @@ W = {"w": torch.tensor([8.0])}
 
 def test_one_round_by_hand():
     """w = (1*1 + 3*5) / 4 = 4; L falls from 8 to 4; r = (8 - 4) / 8."""
-    engine, fed = federation({0: (1.0, 1), 1: (5.0, 3)})
+    engine, fed = experiment({0: (1.0, 1), 1: (5.0, 3)})
     state = start(fed, W)
     assert (state.round, state.loss) == (0, 8.0)
     state, log = run_round(fed, state)
@@ -60,7 +63,7 @@ def test_one_round_by_hand():
 
 def test_the_printed_weights_shorten_the_step_when_not_all_take_part():
     """weighting = population: w + (n_0 / N) (w_0 - w) = 8 + 1/4 (1 - 8)."""
-    engine, fed = federation({0: (1.0, 1), 1: (5.0, 3)}, weighting="population", fraction=0.5)
+    engine, fed = experiment({0: (1.0, 1), 1: (5.0, 3)}, total_examples=4, fraction=0.5)
     cohort = sample_cohort(2, 0.5, generator(0, "cohort", 1))
     state, _ = run_round(fed, start(fed, W))
     value, examples = engine.replies[cohort[0]]
@@ -68,21 +71,21 @@ def test_the_printed_weights_shorten_the_step_when_not_all_take_part():
 
 
 def test_rounds_follow_each_other_with_their_own_hyper_parameters():
-    engine, fed = federation({0: (1.0, 1)})
+    engine, fed = experiment({0: (1.0, 1)})
     states = [state for state, _ in run(fed, start(fed, W))]
     assert [state.round for state in states] == [1, 2, 3]
     assert [order.hyper.lr for order in engine.orders] == [0.1, 0.05, 0.025]
     assert list(run(fed, states[-1])) == []
 
 
-def test_accuracy_is_measured_when_due_and_after_the_last_round():
-    _, fed = federation({0: (1.0, 1)}, accuracy=lambda params: 0.5, rounds=5, test_every=2)
-    measured = [log.accuracy for _, log in run(fed, start(fed, W))]
+def test_metrics_are_measured_when_due_and_after_the_last_round():
+    _, fed = experiment({0: (1.0, 1)}, metrics=lambda params: {"accuracy": 0.5}, rounds=5, test_every=2)
+    measured = [log.metrics.get("accuracy") for _, log in run(fed, start(fed, W))]
     assert measured == [None, 0.5, None, 0.5, 0.5]
 
 
 def test_a_round_without_a_usable_update_is_skipped():
-    _, fed = federation({0: (math.nan, 1)})
+    _, fed = experiment({0: (math.nan, 1)})
     state, log = run_round(fed, start(fed, W))
     assert state.params is W
     assert (state.round, state.loss, log.reward) == (1, 8.0, None)
@@ -91,7 +94,7 @@ def test_a_round_without_a_usable_update_is_skipped():
 
 
 def test_a_model_with_a_non_finite_loss_is_rolled_back():
-    _, fed = federation({0: (1.0, 1)}, loss=lambda params, clients: Measured(8.0 if params["w"] == 8 else math.inf))
+    _, fed = experiment({0: (1.0, 1)}, loss=lambda params, clients: Measured(8.0 if params["w"] == 8 else math.inf))
     state, log = run_round(fed, start(fed, W))
     assert state.params is W
     assert (state.loss, log.reward) == (8.0, -1.0)
@@ -115,7 +118,7 @@ def test_every_client_is_chosen_about_equally_often():
 
 def test_run_round_fits_one_screen_and_carries_the_papers_line_numbers():
     source = Path(algorithm.__file__).read_text()
-    body = source[source.index("def run_round") : source.index("def sample_cohort")]
+    body = source[source.index("def run_round") : source.index("def observation")]
     assert body.count("\n") <= 50
     marks = re.findall(r"#\s+(\d+)(?:-(\d+))?$", body, flags=re.MULTILINE)
     covered = {line for first, last in marks for line in range(int(first), int(last or first) + 1)}

@@ -27,6 +27,7 @@ def model():
 
 
 def test_federate_trains_a_model_on_one_class_clients_without_tuning():
+    """The clouds are 3 sqrt(2) apart, eight and a half of their deviations: once it has learned, it errs nowhere."""
     history = federate(model(), blobs(), validation=whole(blobs(seed=1)), test=whole(blobs(seed=2)), rounds=60)
     assert len(history.rounds) == 60
     assert history.rounds[-1].accuracy > 0.95

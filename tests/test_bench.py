@@ -22,13 +22,31 @@ def test_flops_of_a_step_by_hand():
     assert bench.step_flops(bench.prepared("digits", "FA+RM", engine="serial")) == plain + matching
 
 
-def test_the_command_writes_figures_table_and_picture(tmp_path, capsys):
+def test_the_command_writes_figures_table_and_picture(tmp_path, capsys, monkeypatch):
+    """With a clock by which everything takes half a second: shares and ratios by hand, on any machine."""
+
+    def half_a_second(work):
+        work()
+        return 0.5
+
+    monkeypatch.setattr(bench, "seconds", half_a_second)
     assert cli.main(["bench", "shares", "methods", "--tasks", "digits", "--repeats", "1", "-o", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "bench.json").read_text())
     shares = found["shares"]["digits"]
     assert shares["engine"].startswith("stacked")
-    assert all(0 < value < 1.2 for value in shares["share_of_peak"].values())
-    assert found["methods"]["digits"]["FA"]["to_FA"] == 1
+    # ten clients of 50 steps against a product of two matrices of 2048, in the same time; four digits are kept
+    peak, work = 2 * 2048**3, 10 * bench.STEPS["digits"]
+    for method, share in shares["share_of_peak"].items():
+        flops = shares["flops_a_step"]["FA" if method == "bare loop" else method]
+        assert share == pytest.approx(flops * work / peak, rel=1e-3)
+    assert set(shares["share_of_peak"]) == {"FA", "FA+WD", "FA+RM", "bare loop"}
+    assert shares["peak_gflops"] == round(peak / 0.5 / 1e9, 1)
+    assert set(shares["ms_a_client_step"].values()) == {1.0}  # 500 ms by 500 steps
+    assert (shares["times_the_bare_loop"], shares["RM_over_FA"]) == (1.0, 1.0)
+    # with a tuner, a tenth of what it costs the server comes on top
+    assert {method: entry["to_FA"] for method, entry in found["methods"]["digits"].items()} == {
+        "FA": 1.0, "FA+WD": 1.0, "FA+RM": 1.0, "FA+AH": 1.1, "FA+RM+AH": 1.1,
+    }  # fmt: skip
     assert (tmp_path / "bench.md").read_text() in capsys.readouterr().out
     assert "share of the matrix-product peak" in (tmp_path / "bench.svg").read_text()
 

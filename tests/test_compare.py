@@ -102,26 +102,32 @@ def test_the_heading_counts_the_runs_that_are_there(folder, tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_study_that_was_cut_off_goes_on_where_it_was(tmp_path, how):
-    """After Ctrl-C, and after kill -9 of the whole study: its runs end by themselves."""
+    """After Ctrl-C, and after kill -9 of the whole study: its runs end by themselves.
+
+    It is told to do far more rounds than it can before the signal, and then to be content with ten more.
+    """
     words = ["compare", "--task", "digits", "--methods", "FA,FA+WD", "--results", str(tmp_path), "--lanes", "2"]
-    words += ["--set", "rounds=120", "--set", "checkpoint_every=5"]
+    words += ["--set", "rounds=20000", "--set", "checkpoint_every=5"]
     command = [sys.executable, "-m", "fedaccord.cli", *words]
     study = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     run = tmp_path / "non-iid-FA-C1.0-s0"
     wait_for(lambda: (run / "rounds.jsonl").exists() and len(list(read_rounds(run))) > 7)
+    assert study.poll() is None
     study.send_signal(how)
     _, said = study.communicate(timeout=60)
     assert study.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
     assert said == ("fedaccord: stopped; the same command goes on from here\n" if how == signal.SIGINT else "")
     wait_for(lambda: not holders(tmp_path))
-    before = len(list(read_rounds(run)))
-    assert 7 < before < 120
-    (cell, _) = cells(Study("digits", (Row("non-iid", 1.0, ("FA", "FA+WD"), 1, {"rounds": 120}),)))
+    whole = len(list(read_rounds(run))) + 10
+    settings = (run / "settings.toml").read_text()
+    assert "rounds = 20000\n" in settings
+    (run / "settings.toml").write_text(settings.replace("rounds = 20000\n", f"rounds = {whole}\n"))
+    (cell, _) = cells(Study("digits", (Row("non-iid", 1.0, ("FA", "FA+WD"), 1, {"rounds": whole}),)))
     assert compare.run_missing([cell], tmp_path) == []
-    whole = [line["loss"] for line in read_rounds(run)]
-    assert len(whole) == 120
-    assert main(["run", "digits", "--runs", str(tmp_path), "--name", "straight", "--rounds", "120", "--json"]) == 0
-    assert whole == [line["loss"] for line in read_rounds(tmp_path / "straight")]
+    losses = [line["loss"] for line in read_rounds(run)]
+    assert len(losses) == whole
+    assert main(["run", "digits", "--runs", str(tmp_path), "--name", "straight", "--rounds", str(whole), "--json"]) == 0
+    assert losses == [line["loss"] for line in read_rounds(tmp_path / "straight")]
 
 
 def wait_for(what, seconds=90):

@@ -5,28 +5,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaccord import config
-from fedaccord.config import FIELDS, SPLITS, Settings
+from fedaccord.config import FIELDS, SPLITS
 from fedaccord.core.errors import SettingsError
+from fedaccord.methods.registry import METHODS
 
 
 def test_every_setting_has_a_sentence():
-    for item in FIELDS.values():
-        assert len(item.metadata["help"]) > 15, item.name
+    for item in config.table().values():
+        assert len(item.help) > 15, item.name
 
 
 @given(
-    st.builds(
-        Settings,
-        task=st.text(max_size=20),
-        split=st.sampled_from(SPLITS),
-        clients=st.none() | st.integers(1, 10**6),
-        lr=st.floats(1e-9, 1e3),
-        entropy_min=st.none() | st.floats(0, 10),
-        allow_empty=st.booleans(),
-        seed=st.integers(0, 2**63 - 1),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "task": st.text(max_size=20),
+            "method": st.sampled_from(METHODS),
+            "split": st.sampled_from(SPLITS),
+            "clients": st.none() | st.integers(1, 10**6),
+            "lr": st.floats(1e-9, 1e3),
+            "entropy_min": st.none() | st.floats(0, 10),
+            "rm_weight": st.floats(0, 10),
+            "allow_empty": st.booleans(),
+            "seed": st.integers(0, 2**63 - 1),
+        },
     )
 )
-def test_settings_round_trip_through_toml_exactly(tmp_path_factory, settings):
+def test_settings_round_trip_through_toml_exactly(tmp_path_factory, values):
+    settings = config.make(values)
     path = tmp_path_factory.mktemp("toml") / "settings.toml"
     path.write_text(config.to_toml(settings), encoding="utf-8", newline="")
     assert config.make(config.read_toml(path)) == settings
@@ -40,12 +46,14 @@ BAD = [
     ({"rounds": True}, "rounds = True: expected a whole number"),
     ({"rounds": 0}, "rounds = 0: expected 1 or more"),
     ({"fraction": 1.5}, "fraction = 1.5: expected more than 0, at most 1"),
-    ({"method": "FedSGD"}, "method = 'FedSGD': expected one of FA"),
+    ({"method": "FedSGD"}, "there is no 'FedSGD'; methods are FA, FA+WD"),
     ({"split": "noniid"}, "split = 'noniid': expected one of iid, non-iid"),
     ({"momentum": 1.0}, "momentum = 1.0: expected in [0, 1)"),
     ({"allow_empty": 1}, "allow_empty = 1: expected true or false"),
     ({"learning_rate": 1.0}, "unknown setting 'learning_rate'"),
     ({"round": 5}, "did you mean 'rounds'?"),
+    ({"rm_weight": -1.0}, "rm_weight = -1.0: expected 0 or more"),
+    ({"method": "FA+RM+RM"}, "a part is named twice"),
 ]
 
 
@@ -59,7 +67,7 @@ def test_a_wrong_key_or_value_is_one_line_that_says_what_was_expected(values, te
 
 def test_values_as_typed():
     typed = ["lr=1e-2", "rounds=7", "allow-empty=yes", "task=a=b", "entropy_min=0"]
-    assert dict(map(config.parse_assignment, typed)) == {
+    assert dict(config.parse_assignment(text, FIELDS) for text in typed) == {
         "lr": 0.01,
         "rounds": 7,
         "allow_empty": True,
@@ -68,7 +76,7 @@ def test_values_as_typed():
     }
     for wrong in ("lr", "rounds=1.5", "allow_empty=maybe", "nothing=1"):
         with pytest.raises(SettingsError):
-            config.parse_assignment(wrong)
+            config.parse_assignment(wrong, FIELDS)
 
 
 def test_a_file_may_write_whole_numbers_for_floats_and_faults_name_the_file(tmp_path):
@@ -84,4 +92,22 @@ def test_a_file_may_write_whole_numbers_for_floats_and_faults_name_the_file(tmp_
 
 
 def test_later_layers_win():
-    assert config.make({"lr": 1.0, "rounds": 5}, {"lr": 2.0}) == dataclasses.replace(Settings(), lr=2.0, rounds=5)
+    made = config.make({"lr": 1.0, "rounds": 5}, {"lr": 2.0})
+    assert made == dataclasses.replace(config.make({}), lr=2.0, rounds=5)
+
+
+def test_a_method_brings_its_settings_and_others_are_accepted_beside_them():
+    made = config.make({"method": "FA+RM", "wd_weight": 0.3})
+    assert (made["rm_weight"], made["wd_weight"], made["server_lr"]) == (1e-4, 0.3, 1.0)
+    assert "hyper_lr" not in made.values()  # of a part that it does not have
+    assert made.but({"rm_weight": 0.5, "lr": 0.2}).values() == {**made.values(), "rm_weight": 0.5, "lr": 0.2}
+
+
+def test_a_file_of_version_0_1_is_read(tmp_path):
+    """It had every method's settings in every run, and another name for one of them."""
+    path = tmp_path / "settings.toml"
+    path.write_text('method = "FA"\nrm_store = "disk"\nrm_weight = 0.0001\nentropy_min = 2.0032\n')
+    assert config.make(config.read_toml(path)).store == "disk"
+    path.write_text("version = 99\n")
+    with pytest.raises(SettingsError, match="is of version 99"):
+        config.read_toml(path)

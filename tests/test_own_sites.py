@@ -13,9 +13,10 @@ import torch
 from fedaccord import Examples, Task, federate
 from fedaccord.cli import main
 from fedaccord.core.errors import SettingsError
-from fedaccord.runtime.build import client_parts, from_task, parts_of, server_parts
+from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import drive
 from fedaccord.runtime.folder import experiment_of, params_sha256, read_rounds
+from fedaccord.runtime.parts import client_parts, parts_of, server_parts
 from fedaccord.tasks import find_task
 
 FEDACCORD = [sys.executable, "-m", "fedaccord.cli"]

@@ -3,11 +3,15 @@
 import dataclasses
 import struct
 
+import pytest
 import torch
+from helpers import hyper, server_chain
 
-from fedaccord import config
-from fedaccord.client.store import PrivateStore
+from fedaccord import ClientPart, Outgoing, Part, config, federate
+from fedaccord.client.store import ClientStore
 from fedaccord.core.algorithm import run, start
+from fedaccord.core.errors import MethodError
+from fedaccord.core.params import read_params
 from fedaccord.core.records import ClientUpdate
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import checkpoint
@@ -37,20 +41,20 @@ def spy_on(engine):
 
 def test_canaries_in_theta_are_found_nowhere_outside_the_store(tmp_path):
     task = find_task("digits")
-    changes = {"method": "FA+RM", "rounds": 3, "rm_store": "disk", "rm_weight": 1e-2, "lr": 1e-30}
+    changes = {"method": "FA+RM", "rounds": 3, "store": "disk", "rm_weight": 1e-2, "lr": 1e-30}
     sim = from_task(task, config.make(task.defaults("non-iid"), changes))
-    engine, canaries = sim.federation.engine, torch.rand(2 * CANARIES, generator=torch.Generator().manual_seed(0))
+    engine, canaries = sim.experiment.engine, torch.rand(2 * CANARIES, generator=torch.Generator().manual_seed(0))
     sent = spy_on(engine)
     with RunFolder.create(tmp_path / "run", sim.settings) as folder:
         engine.open(folder.private)
-        state = start(sim.federation, sim.params)
-        for state, log in run(sim.federation, state):  # noqa: B020
+        state = start(sim.experiment, sim.params)
+        for state, log in run(sim.experiment, state):  # noqa: B020
             folder.append(log)
             checkpoint(engine, folder, state)
             if state.round == 1:  # plant: with so small a rate they stay as they are
-                theta = engine.store.get(3, 2)
-                theta["f.0.layer.weight"].view(-1)[: 2 * CANARIES] = canaries
-                engine.store.put(3, 1, theta)
+                kept = engine.store.get(3, 1)
+                kept["RM.theta"]["f.0.layer.weight"].view(-1)[: 2 * CANARIES] = canaries
+                engine.store.put(3, 1, kept, since=0)
     wanted = pairs_of(canaries)
     assert len(wanted) == CANARIES
     inside, outside = b"", b"".join(value.numpy().tobytes() for update in sent for value in update.params.values())
@@ -64,20 +68,62 @@ def test_canaries_in_theta_are_found_nowhere_outside_the_store(tmp_path):
                 outside += data
     assert all(canary in inside for canary in wanted)
     assert not any(canary in outside for canary in wanted)
-    kept = PrivateStore(tmp_path / "run" / "private", in_memory=True).get(3, 4)
+    kept = ClientStore(tmp_path / "run" / "private", in_memory=True).get(3, 3)["RM.theta"]
     assert torch.equal(kept["f.0.layer.weight"].view(-1)[: 2 * CANARIES], canaries)
 
 
 def test_an_update_has_no_field_that_could_carry_theta_or_data():
     assert [item.name for item in dataclasses.fields(ClientUpdate)] == [
-        "client", "params", "examples", "loss", "received_loss", "previous_loss"
+        "client", "params", "examples", "loss", "sent", "received_loss", "previous_loss"
     ]  # fmt: skip
+
+
+class Leaky(ClientPart):
+    """A method that tries to send what it did not declare."""
+
+    def finish(self, end, work):
+        return Outgoing(sent={"secret": {"value": torch.zeros(())}})
+
+
+def test_what_is_not_declared_cannot_travel():
+    class Part_(Part):
+        name = "Leaky"
+
+        def client(self, built):
+            return Leaky()
+
+    clients = [(torch.randn(8, 3), torch.arange(8) % 2)] * 2
+    with pytest.raises(MethodError, match=r"sends up 'Leaky\.secret', which it did not declare"):
+        federate(torch.nn.Linear(3, 2), clients, clients[0], method=Part_(), rounds=1, engine="serial")
+
+
+def test_what_arrives_undeclared_is_refused():
+    """The server's end: a client that adds a slot, leaves one out, or changes its form does not count."""
+    chain = server_chain(torch.nn.Linear(3, 2), "SCAFFOLD")
+    before = chain.start(read_params(torch.nn.Linear(3, 2)))
+    zeros = {
+        "SCAFFOLD.change": dict(before.server["SCAFFOLD.c"]),
+        "SCAFFOLD.size": {"value": torch.zeros((), dtype=torch.float64)},
+    }
+    good = ClientUpdate(0, before.params, 5, 0.1, zeros)
+    bad = {
+        "an extra slot": {**zeros, "theta": {"w": torch.zeros(2)}},
+        "a slot less": {"SCAFFOLD.size": zeros["SCAFFOLD.size"]},
+        "another shape": {**zeros, "SCAFFOLD.size": {"value": torch.zeros(2, dtype=torch.float64)}},
+        "a NaN": {**zeros, "SCAFFOLD.size": {"value": torch.tensor(float("nan"), dtype=torch.float64)}},
+    }
+    for name, sent in bad.items():
+        result = chain.aggregate(
+            1, before, [good, dataclasses.replace(good, client=1, sent=sent)], hyper(server_lr=1.0)
+        )
+        assert [each.client for each in result.accepted] == [0], name
+        assert [each.client for each in result.refused] == [1], name
 
 
 def test_every_update_holds_the_models_names_and_nothing_else():
     task = find_task("digits")
     sim = from_task(task, config.make(task.defaults("non-iid"), {"method": "FA+RM", "rounds": 2}))
-    sent = spy_on(sim.federation.engine)
-    list(run(sim.federation, start(sim.federation, sim.params)))
+    sent = spy_on(sim.experiment.engine)
+    list(run(sim.experiment, start(sim.experiment, sim.params)))
     assert len(sent) == 20
     assert all(update.params.keys() == sim.params.keys() for update in sent)

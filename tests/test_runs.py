@@ -2,7 +2,11 @@
 
 import dataclasses
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,18 +15,20 @@ from fedaccord import config
 from fedaccord.client.store import PrivateStore
 from fedaccord.core.algorithm import run, start
 from fedaccord.core.errors import RunError
+from fedaccord.core.processes import processor_kind, processor_model
 from fedaccord.core.records import RoundLog, ServerState
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import checkpoint, drive
-from fedaccord.runtime.folder import RunFolder, fingerprint, log_sha256, params_sha256, read_rounds
+from fedaccord.runtime.folder import RunFolder, fingerprint, log_sha256, params_sha256, read_rounds, sealed
 from fedaccord.tasks import find_task
 
 ROUNDS = 12
+OLD_PROCESSOR = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"}
 
 
 def simulation(**changes):
     task = find_task("digits")
-    changes = {"rounds": ROUNDS, "fraction": 0.5, "test_every": 5, **changes}
+    changes = {"rounds": ROUNDS, "fraction": 0.5, "test_every": 5, "engine": "serial", **changes}
     return from_task(task, config.make(task.defaults("non-iid"), changes))
 
 
@@ -68,6 +74,15 @@ def test_stopped_after_any_round_a_run_resumes_to_the_same_bits(tmp_path, whole,
     assert finish(tmp_path / "run", simulation()) == whole
 
 
+@pytest.mark.parametrize("engine", ["pool", "stacked"])
+def test_on_other_engines_too(tmp_path, whole, engine):
+    straight = finish(tmp_path / "straight", simulation(engine=engine))
+    assert (straight == whole) == (engine == "pool")  # stacks have bits of their own
+    for k, save in ((4, True), (7, False)):
+        stop_after(tmp_path / f"{k}", simulation(engine=engine), k, save)
+        assert finish(tmp_path / f"{k}", simulation(engine=engine)) == straight
+
+
 @pytest.mark.parametrize("store", ["memory", "disk"])
 def test_with_private_parameters_too(tmp_path, store):
     """FA+RM: the hash covers theta_i of every client as well."""
@@ -93,8 +108,11 @@ def test_matching_with_weight_zero_is_fa_to_the_bit(tmp_path, whole):
 
 
 def test_one_round_that_blew_up_does_not_spoil_the_next(tmp_path):
-    """A rate of 1e4 makes every client's weights and theta_i infinite; a later, sane round must work again."""
-    sim = simulation(method="FA+RM", rm_weight=1e-2, lr=1e4, lr_decay=1e-5, rounds=4)
+    """A rate of 1e30 makes every client's weights and theta_i infinite; a later, sane round must work again.
+
+    After one step weights are of the order of 1e30, and the product of two is beyond float32's 3e38.
+    """
+    sim = simulation(method="FA+RM", rm_weight=1e-2, lr=1e30, lr_decay=1e-31, rounds=4)
     logs = [log for _, log in run(sim.federation, start(sim.federation, sim.params))]
     assert len(logs[0].refused) == 5
     assert not logs[1].refused
@@ -276,3 +294,59 @@ def test_log_lines_have_all_that_the_design_names(tmp_path):
         "round", "hyper", "cohort", "refused", "loss", "accuracy", "reward", "policy", "guard", "clients",
         "step_norm", "seconds"
     ]  # fmt: skip
+
+
+def test_a_checkpoint_says_on_what_kind_of_processor_it_was_written(tmp_path):
+    stop_after(tmp_path / "run", simulation(), 1)
+    with RunFolder(tmp_path / "run") as folder:
+        assert folder.load().processor == processor_kind()
+
+
+def test_a_checkpoint_from_before_that_was_recorded_is_read_in_silence(tmp_path, whole, capsys):
+    stop_after(tmp_path / "run", simulation(), 4)
+    for manifest in (tmp_path / "run" / "checkpoints").glob("*.json"):
+        body = json.loads(manifest.read_text())["body"]
+        assert body.pop("processor")
+        manifest.write_text(json.dumps(sealed(body)))
+    assert finish(tmp_path / "run", simulation()) == whole
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_that_goes_on_with_other_instructions_is_told_once(tmp_path):
+    """The variables make torch do its sums as on a processor of long ago; the run goes on, with a word about it."""
+    words = [sys.executable, "-m", "fedaccord.cli"]
+    begin = [*words, "run", "digits", "--runs", str(tmp_path), "--name", "run", "--rounds", "2", "--engine", "serial"]
+    plain = {name: value for name, value in os.environ.items() if name not in OLD_PROCESSOR}
+    subprocess.run(begin, env=plain, check=True, capture_output=True)
+
+    def resumed(rounds, **environment):
+        settings = tmp_path / "run" / "settings.toml"
+        settings.write_text(re.sub(r"(?m)^rounds = \d+$", f"rounds = {rounds}", settings.read_text()))
+        again = [*words, "resume", str(tmp_path / "run")]
+        return subprocess.run(again, env={**plain, **environment}, check=True, capture_output=True, text=True).stderr
+
+    with RunFolder(tmp_path / "run") as folder:
+        before = folder.load().processor
+    told = [line for line in resumed(4, **OLD_PROCESSOR).splitlines() if "kind of processor" in line]
+    with RunFolder(tmp_path / "run") as folder:
+        after = folder.load().processor
+    assert after.endswith("DEFAULT ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE")
+    assert told == [
+        f"fedaccord: {tmp_path / 'run'}: the run was on another kind of processor so far "
+        f"({before}; this one: {after}): from here on the last digits may differ"
+    ]
+    assert "kind of processor" not in resumed(5, **OLD_PROCESSOR)  # it was told already
+    assert "kind of processor" not in resumed(5)  # nothing is left to do
+
+
+X86 = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n"
+ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd40\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "model"), [(f"{X86}\n{X86}", "AuthenticAMD/25/17"), (ARM, "0x41/0xd40"), ("", "unknown")]
+)
+def test_the_model_of_a_processor(tmp_path, text, model):
+    (tmp_path / "cpuinfo").write_text(text)
+    assert processor_model(tmp_path / "cpuinfo") == model
+    assert processor_model(tmp_path / "absent") != ""

@@ -23,8 +23,10 @@ def test_different_names_give_different_seeds(a, b):
 
 
 def test_the_same_names_give_the_same_numbers_in_any_process():
-    code = "from fedaccord.core.seeds import *; "
+    code = (
+        "from fedaccord.core.seeds import *; "
         "print(derive(1, 'x', 2, 3), torch.rand(1, generator=generator(1, 'x')).item())"
+    )
     outputs = {
         subprocess.run(
             [sys.executable, "-c", code],

@@ -4,6 +4,7 @@ A `Method` is a tuple of parts. Each `Part` brings any of: something that client
 server does (`ServerStep`), where hyper-parameters come from (`Policy`); with the settings and the slots that it needs.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -249,6 +250,7 @@ class Part:
 
     name = ""
     about = ""  # one sentence
+    cost = 1.0  # of a client's step, roughly, as a multiple of a plain one
     settings: tuple[Setting, ...] = ()
     slots = Slots()
 
@@ -261,6 +263,10 @@ class Part:
     def policy(self, first: Hyper, settings: Mapping[str, Any]) -> Policy | None:
         """`first`: the hyper-parameters as the settings have them."""
         return None
+
+    def tunes(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """The hyper-parameters that its policy chooses: whatever the settings say of them has no effect."""
+        return ()
 
     def report(self, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
         """Sentences about a run for its page, from the lines of its log."""
@@ -290,6 +296,15 @@ class Method:
     def slots(self, kind: str) -> dict[str, tuple[Part, Slot]]:
         """All slots of a kind (down, up, client, server), by a name that no two parts share: part.slot."""
         return {f"{p.name}.{s.name}": (p, s) for p in self.parts for s in getattr(p.slots, kind)}
+
+    @property
+    def cost(self) -> float:
+        """Of a client's step, roughly, as a multiple of a plain one."""
+        return math.prod(part.cost for part in self.parts)
+
+    def tunes(self, settings: Mapping[str, Any]) -> set[str]:
+        """The hyper-parameters that its policy chooses."""
+        return {name for part in self.parts for name in part.tunes(settings)}
 
     def policy(self, first: Hyper, settings: Mapping[str, Any], otherwise: Policy) -> Policy:
         """That of its parts, of which only one may bring one; or `otherwise`."""

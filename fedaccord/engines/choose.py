@@ -1,6 +1,7 @@
 """Which engine runs the clients: what was asked for, or what suits the model, the cohort and the machine."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
@@ -19,58 +20,106 @@ SMALL = 500_000
 
 
 @dataclass(frozen=True)
+class Request:
+    """What an engine is to be made for."""
+
+    site: Site
+    hyper: Hyper  # the first round's
+    cohort: int  # clients in a round
+    workers: int | None = None  # processes or actors; None: as many as there are cores
+    address: str = ""  # of a cluster
+
+    @property
+    def processes(self) -> int:
+        return min(self.workers or usable_cores(), self.cohort)
+
+    @property
+    def on_cpu(self) -> bool:
+        return next(self.site.model.parameters()).device.type == "cpu"
+
+
+@dataclass(frozen=True)
 class Choice:
     name: str
     engine: Engine
     why: str
 
 
-def choose(wanted: str, site: Site, hyper: Hyper, cohort: int, workers: int | None = None, address: str = "") -> Choice:
-    """`wanted` is an engine's name or auto; `cohort` the number of clients in a round."""
-    cores = workers or usable_cores()
-    processes = min(cores, cohort)
-    on_cpu = next(site.model.parameters()).device.type == "cpu"
-    if wanted == "auto":
-        wanted, why = suitable(site, hyper, cohort, processes, on_cpu)
-    else:
-        why = "asked for"
-    if wanted == "ray":
-        try:
-            from fedaccord.engines.ray import RayEngine  # a large import that only this engine needs
-        except ImportError:
-            raise SettingsError("engine = ray: needs Ray: pip install 'fedaccord[ray]'") from None
-        return Choice("ray", RayEngine(site, workers, address), f"cluster at {address or 'this machine'}; {why}")
-    if wanted == "flower":
-        raise SettingsError("engine = flower: a real federation is run by `fedaccord federation`, see its --help")
-    if wanted in ("pool", "stacked") and not on_cpu:
-        raise SettingsError(f"engine = {wanted}: works on the CPU only; use engine = serial on a GPU")
-    if wanted == "pool":
-        if not can_fork():
-            raise SettingsError("engine = pool: needs Linux (it forks); use engine = serial")
-        return Choice("pool", PoolEngine(site, processes), f"{processes} process{'es' * (processes > 1)}; {why}")
-    if wanted == "stacked":
-        if reason := cannot_stack(site, hyper):
-            raise SettingsError(f"engine = stacked: {reason}; use engine = auto")
-        if processes > 1 and can_fork():
-            return Choice(
-                "stacked",
-                PoolEngine(site, processes, Stacks(site)),
-                f"{processes} process{'es' * (processes > 1)}; {why}",
-            )
-        return Choice("stacked", SerialEngine(site, Stacks(site)), why)
-    return Choice("serial", SerialEngine(site), why)
+def serial(request: Request) -> tuple[Engine, str]:
+    return SerialEngine(request.site), ""
 
 
-def suitable(site: Site, hyper: Hyper, cohort: int, processes: int, on_cpu: bool) -> tuple[str, str]:
+def pool(request: Request) -> tuple[Engine, str]:
+    needs_cpu("pool", request)
+    if not can_fork():
+        raise SettingsError("engine = pool: needs Linux (it forks); use engine = serial")
+    return PoolEngine(request.site, request.processes), processes(request)
+
+
+def stacked(request: Request) -> tuple[Engine, str]:
+    needs_cpu("stacked", request)
+    if reason := cannot_stack(request.site, request.hyper):
+        raise SettingsError(f"engine = stacked: {reason}; use engine = auto")
+    stacks = Stacks(request.site)
+    if request.processes > 1 and can_fork():
+        return PoolEngine(request.site, request.processes, stacks), processes(request)
+    return SerialEngine(request.site, stacks), ""
+
+
+def ray(request: Request) -> tuple[Engine, str]:
+    try:
+        from fedaccord.engines.ray import RayEngine  # a large import that only this engine needs
+    except ImportError:
+        raise SettingsError("engine = ray: needs Ray: pip install 'fedaccord[ray]'") from None
+    engine = RayEngine(request.site, request.workers, request.address)
+    return engine, f"cluster at {request.address or 'this machine'}"
+
+
+def flower(request: Request) -> tuple[Engine, str]:
+    raise SettingsError("engine = flower: a real federation is run by `fedaccord federation`, see its --help")
+
+
+ENGINES: dict[str, Callable[[Request], tuple[Engine, str]]] = {
+    "serial": serial,
+    "pool": pool,
+    "stacked": stacked,
+    "ray": ray,
+    "flower": flower,
+}
+"""Name -> a function that makes the engine, with a few words about it. To add one, add it here."""
+
+
+def choose(wanted: str, request: Request) -> Choice:
+    """`wanted` is an engine's name or auto."""
+    name, why = suitable(request) if wanted == "auto" else (wanted, "asked for")
+    if name not in ENGINES:
+        raise SettingsError(f"engine = {name!r}: expected auto, {', '.join(ENGINES)}")
+    engine, how = ENGINES[name](request)
+    return Choice(name, engine, f"{how}; {why}" if how else why)
+
+
+def suitable(request: Request) -> tuple[str, str]:
+    """The engine that suits, and why."""
+    site = request.site
     weights = sum(weight.numel() for weight in site.model.parameters())
     convolutions = any(isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) for module in site.model.modules())
-    if not on_cpu:
+    if not request.on_cpu:
         return "serial", "one GPU"
-    if cohort >= 2 and weights <= SMALL and not convolutions and cannot_stack(site, hyper) is None:
+    small = weights <= SMALL and not convolutions
+    if request.cohort >= 2 and small and cannot_stack(site, request.hyper) is None:
         return "stacked", f"{weights:,} weights: small enough to train clients in stacks"
-    if processes > 1 and can_fork():
-        return "pool", "a process a core"
-    return "serial", "one client a round" if cohort == 1 else "one core"
+    if request.processes > 1 and can_fork():
+        return "pool", "one process per core"
+    return "serial", "one client a round" if request.cohort == 1 else "one core"
+
+
+def processes(request: Request) -> str:
+    return f"{request.processes} process{'es' * (request.processes > 1)}"
+
+
+def needs_cpu(name: str, request: Request) -> None:
+    if not request.on_cpu:
+        raise SettingsError(f"engine = {name}: works on the CPU only; use engine = serial on a GPU")
 
 
 def can_fork() -> bool:

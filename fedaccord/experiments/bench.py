@@ -25,15 +25,19 @@ from torch.nn.functional import cross_entropy, log_softmax
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedaccord import config
-from fedaccord.client.objective import default_entropy_min, read_params
 from fedaccord.client.training import minibatches, train
+from fedaccord.core.params import read_params
 from fedaccord.core.processes import usable_cores
-from fedaccord.core.records import Hyper, Order, Params
+from fedaccord.core.records import Hyper, Observation, Order, Params
 from fedaccord.core.seeds import generator
+from fedaccord.methods.registry import find
+from fedaccord.objectives import default_entropy_min
 from fedaccord.report.paper import METHODS
-from fedaccord.runtime.build import Simulation, from_task, hyper_of
-from fedaccord.server.aggregate import aggregate
+from fedaccord.runtime.build import Setup, from_task, hyper_of
 from fedaccord.tasks import find_task
+
+PLAIN = METHODS[0]
+"""The method that all others are compared with."""
 
 STEPS = {"digits": 50, "mnist": 50, "cifar10": 10, "kws": 5}
 """Steps of a client in a measured round: as in training, so that what a client costs once a round weighs as it does."""
@@ -88,7 +92,7 @@ def peak(threads: int, size: int = 2048) -> float:
     return 2 * size**3 / best
 
 
-def prepared(task_name: str, method: str, **settings: Any) -> Simulation:
+def prepared(task_name: str, method: str, **settings: Any) -> Setup:
     task = find_task(task_name)
     split = settings.pop("split", "iid")
     return from_task(
@@ -97,40 +101,45 @@ def prepared(task_name: str, method: str, **settings: Any) -> Simulation:
     )
 
 
-def step_flops(simulation: Simulation) -> int:
+def tunes(method: str) -> bool:
+    """Whether the server tunes hyper-parameters in this method."""
+    return bool(find(method).tunes(config.make({"method": method}).values()))
+
+
+def step_flops(setup: Setup) -> int:
     """Of one mini-batch: forward, backward and what the method adds, as torch counts products and convolutions."""
-    site = simulation.federation.engine.site  # type: ignore[attr-defined]
-    hyper = replace(hyper_of(simulation.settings), steps=1)
+    site = setup.experiment.engine.site  # type: ignore[attr-defined]
+    hyper = replace(hyper_of(setup.settings, setup.method), steps=1)
     order = Order(1, (0,), read_params(site.model), hyper)
     with FlopCounterMode(display=False) as counter:
-        train(site, copy.deepcopy(site.model), order, 0)
+        train(site, copy.deepcopy(site.model), order, 0, {})
     return int(counter.get_total_flops())
 
 
-def round_of(simulation: Simulation, steps: int) -> Callable[[], float]:
+def round_of(setup: Setup, steps: int) -> Callable[[], float]:
     """A round of all clients: training and averaging. The first call, not counted, starts the workers."""
-    engine = simulation.federation.engine
+    engine, server = setup.experiment.engine, setup.experiment.server
     engine.open(None)
-    params = simulation.params
-    hyper = replace(hyper_of(simulation.settings), steps=steps)
-    cohort = tuple(range(simulation.federation.clients))
+    model = server.start(setup.params)
+    hyper = replace(hyper_of(setup.settings, setup.method), steps=steps)
+    cohort = tuple(range(setup.experiment.clients))
     number = iter(range(1, 10**9))
 
     def run() -> float:
-        order = Order(next(number), cohort, params, hyper)
-        return seconds(lambda: aggregate(params, engine.train(order)))
+        order = Order(next(number), cohort, model.params, hyper, down=server.to_send(model))
+        return seconds(lambda: server.aggregate(order.round, model, engine.train(order), hyper, None))
 
     run()
     return run
 
 
-def bare_loop(simulation: Simulation, steps: int, threads: int) -> Callable[[], float]:
+def bare_loop(setup: Setup, steps: int, threads: int) -> Callable[[], float]:
     """The same clients and mini-batches in plain PyTorch, as one would write it: torch.optim.SGD, autograd, a mean."""
-    site = simulation.federation.engine.site  # type: ignore[attr-defined]
-    hyper = replace(hyper_of(simulation.settings), steps=steps)
-    task = find_task(simulation.settings.task)
-    model = task.build_model(simulation.settings.width)
-    start = simulation.params
+    site = setup.experiment.engine.site  # type: ignore[attr-defined]
+    hyper = replace(hyper_of(setup.settings, setup.method), steps=steps)
+    task = find_task(setup.settings.task)
+    model = task.build_model(setup.settings.width)
+    start = setup.params
 
     def run() -> float:
         before = torch.get_num_threads()
@@ -158,7 +167,7 @@ def plain_round(model: nn.Module, site: Any, start: Params, hyper: Hyper) -> Par
             entropy = -(log_p.exp() * log_p).sum(dim=1)
             loss = cross_entropy(logits, client.targets[index])
             lowest = default_entropy_min(logits.shape[1])
-            loss = loss + hyper.entropy_weight * torch.clamp(lowest - entropy, min=0).mean()
+            loss = loss + hyper["entropy_weight"] * torch.clamp(lowest - entropy, min=0).mean()
             loss.backward()
             optimiser.step()
         for name, value in model.state_dict().items():
@@ -173,38 +182,40 @@ def shares(tasks: Sequence[str], repeats: int, workers: int | None, say: Callabl
     for task in tasks:
         works: dict[str, Callable[[], float]] = {"peak": lambda: peak(cores)}
         flops, engines, opened = {}, {}, []
-        for method in ("FA", "FA+WD", "FA+RM"):
-            simulation = prepared(task, method, workers=workers)
-            flops[method] = step_flops(simulation)
-            engines[method] = simulation.engine
-            works[method] = round_of(simulation, STEPS[task])
-            opened.append(simulation)
+        for method in sorted((name for name in METHODS if not tunes(name)), key=len):
+            setup = prepared(task, method, workers=workers)
+            flops[method] = step_flops(setup)
+            engines[method] = setup.engine
+            works[method] = round_of(setup, STEPS[task])
+            opened.append(setup)
         works["bare loop"] = bare_loop(opened[0], STEPS[task], cores)
-        say(f"{task}: engine {engines['FA']}")
+        say(f"{task}: engine {engines[PLAIN]}")
         found = in_turn(works, repeats, lambda text, task=task: say(f"{task}: {text}"))  # type: ignore[misc]
-        for simulation in opened:
-            simulation.federation.engine.close()
+        for setup in opened:
+            setup.experiment.engine.close()
         work = 10 * STEPS[task]
         of_peak = {
             method: [flops[method] * work / (s * p) for s, p in zip(found[method], found["peak"], strict=True)]
             for method in flops
         }
-        bare = [flops["FA"] * work / (s * p) for s, p in zip(found["bare loop"], found["peak"], strict=True)]
+        bare = [flops[PLAIN] * work / (s * p) for s, p in zip(found["bare loop"], found["peak"], strict=True)]
         result[task] = {
-            "engine": engines["FA"],
+            "engine": engines[PLAIN],
             "peak_gflops": round(statistics.median(found["peak"]) / 1e9, 1),
             "flops_a_step": flops,
             "ms_a_client_step": {name: median(found[name], 1e3 / work) for name in (*flops, "bare loop")},
             "share_of_peak": {name: median(values) for name, values in (*of_peak.items(), ("bare loop", bare))},
-            "times_the_bare_loop": median([b / a for a, b in zip(found["FA"], found["bare loop"], strict=True)]),
-            "RM_over_FA": median([a / b for a, b in zip(found["FA+RM"], found["FA"], strict=True)]),
-            "RM_over_FA_in_flops": round(flops["FA+RM"] / flops["FA"], 3),
+            "times_the_bare_loop": median([b / a for a, b in zip(found[PLAIN], found["bare loop"], strict=True)]),
+            "times_the_plain": {
+                method: median([a / b for a, b in zip(found[method], found[PLAIN], strict=True)]) for method in flops
+            },
+            "times_the_plain_in_flops": {method: round(flops[method] / flops[PLAIN], 3) for method in flops},
         }
     return result
 
 
 def methods(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """The paper's table: the time of 30 mini-batches of one client, as ratios to FA; with AH, the server's part too."""
+    """The paper's table: the time of 30 mini-batches of one client, as ratios to FA; with tuning, the server's too."""
     result: dict[str, Any] = {}
     for task in tasks:
         works = {method: one_client(prepared(task, method, engine="serial")) for method in METHODS}
@@ -212,30 +223,31 @@ def methods(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> d
         result[task] = {
             method: {
                 "seconds": median(found[method]),
-                "to_FA": median([a / b for a, b in zip(found[method], found["FA"], strict=True)]),
+                "to_FA": median([a / b for a, b in zip(found[method], found[PLAIN], strict=True)]),
             }
             for method in METHODS
         }
     return result
 
 
-def one_client(simulation: Simulation, steps: int = 30) -> Callable[[], float]:
+def one_client(setup: Setup, steps: int = 30) -> Callable[[], float]:
     """30 mini-batches of client 0, and a tenth of what tuning costs the server for ten of them."""
-    fed = simulation.federation
-    site = fed.engine.site  # type: ignore[attr-defined]
-    model, params = copy.deepcopy(site.model), simulation.params
-    order = Order(1, (0,), params, replace(hyper_of(simulation.settings), steps=steps))
-    _, private = train(site, model, order, 0)
-    tuned = "AH" in simulation.settings.method
+    experiment = setup.experiment
+    site = experiment.engine.site  # type: ignore[attr-defined]
+    model, params = copy.deepcopy(site.model), setup.params
+    order = Order(1, (0,), params, replace(hyper_of(setup.settings, setup.method), steps=steps))
+    _, kept = train(site, model, order, 0, {})
+    tuned = tunes(setup.settings.method)
+    nothing = Observation(1, 0.0, True, 1.0, {}, {}, None, None, 0.0, 0, {})
 
     def tune() -> None:
-        _, psi = fed.policy.sample(fed.policy.start(), 1, torch.Generator())
-        fed.loss(params, [])
-        fed.policy.update(psi, 0.0)
+        _, psi = experiment.policy.propose(experiment.policy.start(), 1, (0,), torch.Generator())
+        experiment.loss(params, [])
+        experiment.policy.learn(psi, nothing)
 
     def run() -> float:
-        spent = seconds(lambda: train(site, model, order, 0, private))
-        return spent + (seconds(tune) / fed.clients if tuned else 0.0)
+        spent = seconds(lambda: train(site, model, order, 0, kept))
+        return spent + (seconds(tune) / experiment.clients if tuned else 0.0)
 
     return run
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from fedaccord.config import FIELDS, Settings
+from fedaccord.config import Settings
 from fedaccord.core.files import make_folder
 from fedaccord.core.processes import die_with, usable_cores
 from fedaccord.experiments.study import Cell, done
+from fedaccord.methods.registry import find
 from fedaccord.runtime.drive import stop_request
 from fedaccord.runtime.folder import ROUNDS, SETTINGS, pack
 
@@ -33,7 +34,7 @@ class Lane:
 
     cell: Cell
     round: int
-    accuracy: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
     going: bool = False
 
 
@@ -129,14 +130,14 @@ def a_round(line: str) -> dict[str, Any] | None:
         entry = json.loads(line)
     except ValueError:
         return None
-    return entry if isinstance(entry, dict) and {"round", "accuracy"} <= entry.keys() else None
+    return entry if isinstance(entry, dict) and {"round", "metrics"} <= entry.keys() else None
 
 
 def assignments(settings: Settings) -> list[str]:
     """The settings as options, with one worker: the lanes are what keeps the cores busy."""
     words = []
-    for name in FIELDS:
-        value = 1 if name == "workers" else getattr(settings, name)
+    for name, given in settings.values().items():
+        value = 1 if name == "workers" else given
         if name != "task" and value is not None:
             words += ["--set", f"{name}={value}"]
     return words
@@ -180,7 +181,7 @@ class Overview:
                 self.before += price(cell, entry["round"] - lane.round)
                 self.began = self.began or time.monotonic()
             lane.round = entry["round"]
-            lane.accuracy = lane.accuracy if entry["accuracy"] is None else entry["accuracy"]
+            lane.metrics = entry["metrics"] or lane.metrics
             if self.console.is_terminal:
                 if cell.name not in self.shown:
                     self.shown[cell.name] = self.bars.add_task(cell.name, total=cell.settings.rounds, note="")
@@ -224,14 +225,15 @@ class Overview:
 
 
 def price(cell: Cell, rounds: int) -> float:
-    """What so many rounds cost, in client-steps; matching takes 2.5 times a plain step (docs/log.md)."""
-    work = cell.settings.fraction * (cell.settings.steps if "AH" not in cell.method else 15)
-    return rounds * work * (2.5 if "RM" in cell.method else 1.0)
+    """What so many rounds cost, in plain client-steps, roughly: how many a tuner will choose, nobody knows."""
+    method = find(cell.settings.method)
+    steps = 15 if "steps" in method.tunes(cell.settings.values()) else cell.settings.steps
+    return rounds * cell.settings.fraction * steps * method.cost
 
 
 def standing(lane: Lane) -> str:
-    accuracy = "" if lane.accuracy is None else f", {100 * lane.accuracy:.2f} %"
-    return f"round {lane.round}/{lane.cell.settings.rounds}{accuracy}"
+    shown = [f"{100 * v:.2f} %" if name == "accuracy" else f"{name} {v:.4g}" for name, v in lane.metrics.items()]
+    return ", ".join([f"round {lane.round}/{lane.cell.settings.rounds}", *shown])
 
 
 def spoken(seconds: float) -> str:

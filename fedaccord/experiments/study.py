@@ -7,29 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from fedaccord import config
-from fedaccord.config import Settings
+from fedaccord.config import FIELDS, Settings
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.files import make_folder, write_durably
-from fedaccord.policy.grid import HyperGrid
+from fedaccord.core.settings import EXPERIMENT, LENGTH, SERVER
+from fedaccord.methods.registry import find
 from fedaccord.report import paper, tables
-from fedaccord.runtime.folder import SETTINGS, read_rounds
+from fedaccord.runtime.folder import SETTINGS, read_rounds, read_settings
+from fedaccord.server.steps import SERVER_SETTINGS
 from fedaccord.tasks import Task, find_task
-
-ANYHOW = {
-    "engine", "workers", "address", "device", "threads", "test_every", "checkpoint_every", "rm_store", "tensorboard",
-    "mlflow",
-}  # fmt: skip
-"""Settings that do not make it another experiment."""
 
 OPEN: dict[str, tuple[Any, ...]] = {"clients": (10,), "augment": (False,), "entropy_min": (None, 2.0032)}
 """What a setting that was left open is in a run's folder. (Version 0.1 wrote H_min out: 0.87 ln 10.)"""
-
-USED_BY = {
-    "AH": {"grid", "start", "hyper_lr", "interval", "precision", "diagonal", "baseline"},
-    "WD": {"wd_weight"},
-    "RM": {"rm_weight", "rm_layers", "rm_kernel", "rm_batch", "rm_memory"},
-}
-"""Settings that only a method with this part looks at."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +60,8 @@ def cells(study: Study) -> Iterator[Cell]:
             for seed in range(row.seeds):
                 own = {"task": study.task, "method": method, "split": row.split, "fraction": row.fraction, "seed": seed}
                 settings = config.make(task.defaults(row.split), row.settings, row.tuned.get(method, {}), own)
-                yield Cell(f"{row.split}-{method}-C{row.fraction}{row.tag}-s{seed}", row, method, seed, settings)
+                name = f"{row.split}-{find(method).name}-C{row.fraction}{row.tag}-s{seed}"
+                yield Cell(name, row, method, seed, settings)
 
 
 @functools.cache
@@ -84,9 +74,9 @@ def done(cell: Cell, folder: Path) -> int:
     path = folder / cell.name
     if not (path / SETTINGS).is_file():
         return 0
-    found = config.make(config.read_toml(path / SETTINGS))
-    for name in sorted(set(config.FIELDS) - unimportant(cell.settings)):
-        wanted, has = getattr(cell.settings, name), getattr(found, name)
+    found = read_settings(path)
+    for name in sorted(telling(cell.settings)):
+        wanted, has = cell.settings[name], found[name]
         natural = name == "clients" and cell.settings.split == "natural"  # as many as the data names
         fits = (wanted,) if wanted is not None else (has,) if natural else OPEN.get(name, (has,))
         if has not in fits:
@@ -94,14 +84,16 @@ def done(cell: Cell, folder: Path) -> int:
     return sum(1 for _ in read_rounds(path))
 
 
-def unimportant(settings: Settings) -> set[str]:
-    """What does not tell one run of this method from another."""
-    parts = settings.method.split("+")
-    left_out = set(ANYHOW).union(*(names for part, names in USED_BY.items() if part not in parts))
-    if "AH" in parts:
-        tuned = {axis.name for axis in HyperGrid.parse(settings.grid).axes} | {"lr_decay", "steps_decay"}
-        left_out |= tuned - {"entropy_min", "entropy_weight"}  # the yardstick uses these, tuned or not
-    return left_out
+def telling(settings: Settings) -> set[str]:
+    """The settings that tell one run of this method from another."""
+    method = find(settings.method)
+    brought = {**FIELDS, **{each.name: each for each in SERVER_SETTINGS}, **method.settings}
+    names = {name for name, each in brought.items() if each.role in (EXPERIMENT, LENGTH, SERVER)}
+    tuned = method.tunes(settings.values())
+    if not tuned:
+        return names - {"grid", "start"}
+    # the loss that is measured uses these, tuned or not
+    return names - (tuned - {"entropy_min", "entropy_weight"}) - {"lr_decay", "steps_decay"}
 
 
 def finished(cell: Cell, folder: Path) -> bool:
@@ -110,15 +102,18 @@ def finished(cell: Cell, folder: Path) -> bool:
 
 def table_of(study: Study, folder: Path, with_paper: bool = False) -> tables.Table:
     """From the finished runs in the folder; a cell without any stays empty."""
-    columns = tuple(dict.fromkeys(method for row in study.rows for method in row.methods))
-    order = [name for name in paper.METHODS if name in columns]
+    columns = dict.fromkeys(find(method).name for row in study.rows for method in row.methods)
+    # the paper's in its order, then the others
+    order = list(dict.fromkeys(name for name in (*paper.METHODS, *columns) if name in columns))
     printed = paper.ACCURACY.get(study.task, {}) if with_paper else {}
     there = [cell for cell in cells(study) if finished(cell, folder)]
     rows = []
     for row in study.rows:
         found = {
             name: tuple(
-                tables.last_accuracy(folder / cell.name) for cell in there if cell.row is row and cell.method == name
+                tables.last_accuracy(folder / cell.name)
+                for cell in there
+                if cell.row is row and find(cell.method).name == name
             )
             for name in order
         }

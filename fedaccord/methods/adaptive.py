@@ -26,6 +26,9 @@ class AdaptiveHyper(Part):
         ),
     )
 
+    def tunes(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        return HyperGrid.parse(settings["grid"]).names
+
     def policy(self, first: Hyper, settings: Mapping[str, Any]) -> Policy:
         grid = HyperGrid.parse(settings["grid"])
         grid.check(first.values())

@@ -1,5 +1,6 @@
 """What all matplotlib pictures share."""
 
+import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def colours_of(panels: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """A label has one colour in all panels."""
+    """A label has one colour in all panels; more labels than colours share them."""
     labels = dict.fromkeys(label for panel in panels.values() for label in panel)
-    return dict(zip(labels, COLOURS, strict=False))
+    return dict(zip(labels, itertools.cycle(COLOURS), strict=False))
 
 
 def tidy(axes: Any, legend: bool = True, **labels: str) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +12,20 @@ from typing import Any
 import numpy as np
 
 from fedaccord import config
+from fedaccord.config import FIELDS, Settings
 from fedaccord.core.errors import RunError, SettingsError
-from fedaccord.policy.grid import HyperGrid
+from fedaccord.core.protocols import Method, Part
+from fedaccord.core.settings import EXPERIMENT, Setting
+from fedaccord.methods.registry import find
 from fedaccord.report.tuner import CURVE, MAPS, evenly, number, story
 from fedaccord.runtime.attendance import Attendance
-from fedaccord.runtime.folder import ROUNDS, SETTINGS, read_rounds
+from fedaccord.runtime.folder import ROUNDS, SETTINGS, MetricNote, read_metrics, read_rounds, read_settings
 
 LIMIT = 2_000_000  # characters of JSON
 CLIENTS = 50
 EVENTS = 500  # refused updates, and guards' actions, that are listed
 PARTS = ("train", "aggregate", "evaluate", "policy")
 FIRST = ("task", "method", "split", "fraction", "clients", "seed")  # what runs are told apart by, if it differs
-LAST = ("rounds", "test_every", "checkpoint_every", "engine", "workers", "address", "device", "threads")
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,17 @@ class Run:
     """A run folder, read."""
 
     name: str
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # by name; which ones there are depends on the method
+    method: Method | None  # None: it cannot be found any more
+    metrics: list[MetricNote]
     lines: list[dict[str, Any]]  # the log, without its clients
     trained: list[Trained]
     clients: list[str]
+    sentences: list[str]  # what the method says about the run
+
+    @property
+    def method_name(self) -> str:
+        return self.method.name if self.method else Path(self.settings["method"]).name
 
 
 def page_data(runs: Sequence[Path]) -> dict[str, Any]:
@@ -51,10 +61,12 @@ def page_data(runs: Sequence[Path]) -> dict[str, Any]:
         raise SettingsError("report: name at least one run folder")
     read = [read_run(Path(path)) for path in runs]
     names = labels(read)
+    metrics = list(dict.fromkeys(note for run in read for note in run.metrics))
     detail = 1.0
     while True:
         data = {
-            "runs": [condensed(run, label, detail) for run, label in zip(read, names, strict=True)],
+            "metrics": [dataclasses.asdict(note) for note in metrics],
+            "runs": [condensed(run, label, metrics, detail) for run, label in zip(read, names, strict=True)],
             "settings": settings_table(read),
         }
         size = len(json.dumps(data, separators=(",", ":")))
@@ -65,12 +77,9 @@ def page_data(runs: Sequence[Path]) -> dict[str, Any]:
 
 def read_run(path: Path) -> Run:
     """A log that is not there yet is an empty one: a run is watched from its first moment."""
-    if not (path / SETTINGS).is_file():
-        raise RunError(f"{path}: not a run folder, it has no {SETTINGS}")
-    try:
-        settings = dataclasses.asdict(config.make(config.read_toml(path / SETTINGS)))
-    except SettingsError as error:
-        raise RunError(f"{path}: its settings cannot be read: {error}") from None
+    method = method_of(path)
+    settings = settings_of(path, method)
+    metrics = [MetricNote(str(note.name), bool(note.higher), bool(note.percent)) for note in read_metrics(path)]
     numbers: dict[str, int] = {}
     lines, trained = [], []
     begun = (path / ROUNDS).is_file() or (path / f"{ROUNDS}.gz").is_file()
@@ -86,28 +95,87 @@ def read_run(path: Path) -> Run:
             )
         )
         lines.append({"hyper": {}, **line})
-    return Run(path.resolve().name, settings, lines, trained, list(numbers))
+    said = sentences(method, path) if method and lines else []
+    return Run(path.resolve().name, settings, method, metrics, lines, trained, list(numbers), said)
+
+
+def method_of(path: Path) -> Method | None:
+    """The run's method; None if it cannot be found any more, such as one whose file is gone or broken."""
+    try:
+        return find(read_raw(path).get("method", FIELDS["method"].default))
+    except Exception:  # it may come from anybody's file, and the run's figures can be shown without it
+        return None
+
+
+def settings_of(path: Path, method: Method | None) -> dict[str, Any]:
+    """The run's settings by name; those of a method that cannot be found any more are taken as they are written."""
+    if not (path / SETTINGS).is_file():
+        raise RunError(f"{path}: not a run folder, it has no {SETTINGS}")
+    try:
+        if method is not None:
+            return read_settings(path).values()
+        written = read_raw(path)
+        own = {name: value for name, value in written.items() if name not in FIELDS and name != "version"}
+        return Settings(**{name: value for name, value in written.items() if name in FIELDS}, own=own).values()
+    except (OSError, ValueError, SettingsError) as error:
+        raise RunError(f"{path}: its settings cannot be read: {error}") from None
+
+
+def read_raw(path: Path) -> dict[str, Any]:
+    """The settings as they are written in a run folder."""
+    return tomllib.loads((path / SETTINGS).read_text(encoding="utf-8"))
+
+
+def sentences(method: Method, path: Path) -> list[str]:
+    """What the method's parts say about the run. They see the whole log, with its clients."""
+    telling = [part for part in method.parts if type(part).report is not Part.report]
+    lines = list(read_rounds(path)) if telling else []
+    found: list[str] = []
+    for part in telling:
+        try:
+            found += map(str, part.report(lines))
+        except Exception as error:  # anybody's code: it shall not cost the page
+            found.append(f"the report of {part.name} failed: {error!r}")
+    return found
+
+
+def described(runs: Sequence[Run]) -> dict[str, Setting]:
+    """Every setting that any of the runs has."""
+    there = {name: type(value) for run in runs for name, value in run.settings.items()}
+    known: dict[str, Setting] = {}
+    for run in reversed(runs):
+        known |= config.table(run.method)
+    bare = {name: Setting(name, kind, None, "") for name, kind in there.items() if name not in known}
+    return {name: each for name, each in {**known, **bare}.items() if name in there}
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
     """What tells a run from the others, in few words: 'FA+RM · seed 1'. Folder names only as a last resort."""
-    order = [*FIRST, *(name for name in config.FIELDS if name not in FIRST + LAST), *LAST]
+    table = described(runs)
+    others = [name for name in table if name not in FIRST]
+    order = [*FIRST, *sorted(others, key=lambda name: table[name].role != EXPERIMENT)]
     words: list[tuple[str, ...]] = [() for _ in runs]
     for name in order:
-        more = [(*said, phrase(name, run.settings[name], bool(said))) for said, run in zip(words, runs, strict=True)]
+        more = [(*said, phrase(table[name], run, bool(said))) for said, run in zip(words, runs, strict=True)]
         if len(set(more)) > len(set(words)):
             words = more
     for extra in ([run.name for run in runs], [str(place) for place in range(1, len(runs) + 1)]):
         if len(set(words)) < len(runs):
             words = [(*said, word) for said, word in zip(words, extra, strict=True)]
-    return [" · ".join(filter(None, said)) or run.settings["method"] for said, run in zip(words, runs, strict=True)]
+    return [" · ".join(filter(None, said)) or run.method_name for said, run in zip(words, runs, strict=True)]
 
 
-def phrase(name: str, value: Any, told_apart: bool) -> str:
+def phrase(setting: Setting, run: Run, told_apart: bool) -> str:
     """One part of a label; a minor setting that is as it always is goes without saying, unless nothing else is said."""
-    if name in ("task", "method", "split"):
+    name = setting.name
+    if name not in run.settings:
+        return ""
+    value = run.settings[name]
+    if name == "method":
+        return run.method_name
+    if name in ("task", "split"):
         return Path(value).name
-    if told_apart and name not in FIRST and value == config.FIELDS[name].default:
+    if told_apart and name not in FIRST and value == setting.default:
         return ""
     said = f"{value:g}" if isinstance(value, float) else shown(value)
     return f"{({'fraction': 'C', 'clients': 'K'}).get(name, name)} {said}"
@@ -121,29 +189,29 @@ def shown(value: Any) -> str:
 
 
 def settings_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Every setting with its sentence and its value in each run; those that differ come first."""
+    """Every setting with its sentence and its value in each run; those that differ come first.
+
+    Only runs that have a setting can differ in it: others have a method that does not know it.
+    """
     rows = []
-    for name, item in config.FIELDS.items():
-        values = [shown(run.settings[name]) for run in runs]
-        rows.append(
-            {"name": name, "help": item.metadata["help"], "values": values, "differs": len(set(values)) > 1}
-        )  # fmt: skip
+    for name, setting in described(runs).items():
+        values = [shown(run.settings.get(name)) for run in runs]
+        differs = len({value for value, run in zip(values, runs, strict=True) if name in run.settings}) > 1
+        rows.append({"name": name, "help": setting.help, "values": values, "differs": differs})
     return sorted(rows, key=lambda row: not row["differs"])
 
 
-def condensed(run: Run, label: str, detail: float) -> dict[str, Any]:
+def condensed(run: Run, label: str, metrics: Sequence[MetricNote], detail: float) -> dict[str, Any]:
     """A log that is not what a run writes is told as such."""
     try:
-        return condense(run, label, detail)
+        return condense(run, label, metrics, detail)
     except (TypeError, KeyError, AttributeError, ValueError, OverflowError, np.linalg.LinAlgError) as error:
         raise RunError(f"{run.name}: its log is not what a run writes: {error!r}") from None
 
 
-def condense(run: Run, label: str, detail: float) -> dict[str, Any]:
+def condense(run: Run, label: str, metrics: Sequence[MetricNote], detail: float) -> dict[str, Any]:
     """One run's part of the page."""
     kept = evenly(len(run.lines), CURVE, detail)
-    accuracy = [(line["round"], value) for line in run.lines if (value := number(line.get("accuracy"))) is not None]
-    tested = [accuracy[i] for i in evenly(len(accuracy), CURVE, detail)]
     guards = [{"round": line["round"], "text": line["guard"]} for line in run.lines if line.get("guard")]
     refused = [
         {"round": line["round"], "client": str(entry.get("client")), "why": str(entry.get("why"))}
@@ -151,25 +219,21 @@ def condense(run: Run, label: str, detail: float) -> dict[str, Any]:
         for entry in line.get("refused") or ()
     ]
     loss = [number(line.get("loss")) for line in run.lines]
-    tuned = "AH" in run.settings["method"].split("+")
     return {
         "label": label,
         "name": run.name,
         **{name: run.settings[name] for name in FIRST},
         "task": Path(run.settings["task"]).name,
+        "method": run.method_name,
         "clients": run.settings["clients"] or len(run.clients),
         "finished": run.lines[-1]["round"] if run.lines else 0,
         "rounds": run.settings["rounds"],
-        "accuracy": accuracy[-1][1] if accuracy else None,
-        "best": max((value for _, value in accuracy), default=None),
+        "metrics": [measured(run, note, detail) if note in run.metrics else None for note in metrics],
         "loss": next((value for value in reversed(loss) if value is not None), None),
-        "curves": {
-            "rounds": [run.lines[i]["round"] for i in kept],
-            "loss": [loss[i] for i in kept],
-            "tested": [round for round, _ in tested],
-            "accuracy": [value for _, value in tested],
-        },
-        "tuner": story(run.lines, HyperGrid.parse(run.settings["grid"]), detail) if tuned else None,
+        "curves": {"rounds": [run.lines[i]["round"] for i in kept], "loss": [loss[i] for i in kept]},
+        "sentences": run.sentences,
+        "scalars": scalars(run, detail),
+        "tuner": story(run.lines, run.settings["grid"], detail),
         "guards": guards[-EVENTS:],
         "guarded": len(guards),
         "refused": refused[-EVENTS:],
@@ -179,6 +243,35 @@ def condense(run: Run, label: str, detail: float) -> dict[str, Any]:
         "contribution": contribution(run, detail),
         "time": spent(run, kept),
     }
+
+
+def measured(run: Run, note: MetricNote, detail: float) -> dict[str, Any]:
+    """One metric of a run: its last and its best value, and the curve."""
+    rounds, values = series(run, "metrics", note.name)
+    kept = evenly(len(rounds), CURVE, detail)
+    return {
+        "last": values[-1] if values else None,
+        "best": (max if note.higher else min)(values, default=None),
+        "rounds": [rounds[i] for i in kept],
+        "values": [values[i] for i in kept],
+    }
+
+
+def scalars(run: Run, detail: float) -> list[dict[str, Any]]:
+    """The curves of what the method logs, by name."""
+    found = []
+    for name in dict.fromkeys(name for line in run.lines for name in line.get("method") or {}):
+        rounds, values = series(run, "method", name)
+        kept = evenly(len(rounds), CURVE, detail)
+        found.append({"name": name, "rounds": [rounds[i] for i in kept], "values": [values[i] for i in kept]})
+    return found
+
+
+def series(run: Run, field: str, name: str) -> tuple[list[int], list[float]]:
+    """The rounds in whose log line this field has a number of this name, and the numbers."""
+    found = {line["round"]: number((line.get(field) or {}).get(name)) for line in run.lines}
+    known = {round: value for round, value in found.items() if value is not None}
+    return list(known), list(known.values())
 
 
 def absent(run: Run) -> list[str]:
@@ -200,7 +293,7 @@ def divergences(run: Run, kept: Sequence[int]) -> dict[str, Any]:
         return {"missing": "weighting = population shortens the mean step by the share of the data that was seen"}
     found = []
     for i in kept:
-        server_lr = run.lines[i]["hyper"].get("server_lr", run.settings["server_lr"])
+        server_lr = run.lines[i]["hyper"].get("server_lr", run.settings.get("server_lr", 1.0))
         found.append(divergence(run.trained[i], run.lines[i].get("step_norm"), server_lr))
     return {"rounds": [run.lines[i]["round"] for i in kept], "values": [number(value) for value in found]}
 

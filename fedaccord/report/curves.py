@@ -1,26 +1,34 @@
-"""Accuracy and loss against rounds, from run folders alone."""
+"""Test metrics and loss against rounds, from run folders alone."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fedaccord.core.errors import SettingsError
 from fedaccord.report.canvas import COLOURS, colours_of, new_figure, save, tidy
-from fedaccord.runtime.folder import read_rounds
+from fedaccord.report.tables import ACCURACY, in_units
+from fedaccord.runtime.folder import MetricNote, read_metrics, read_rounds
 
 Panels = Mapping[str, Mapping[str, Sequence[Path]]]
 """Title -> label of a curve -> the runs (seeds) that it is made of."""
 
 POINTS = 200
-ROWS = {"accuracy": "test accuracy, %", "loss": "loss $L_t$"}
+LOSS = "loss"
 
 
-def draw(panels: Panels, path: Path, rows: Sequence[str] = ("accuracy",)) -> None:
-    """One column a title, one curve a label: mean over its runs, with a band from least to most."""
-    figure = new_figure(4.2 * len(panels), 0.6 + 2.6 * len(rows))
-    grid = figure.subplots(len(rows), len(panels), squeeze=False)
+def draw(panels: Panels, path: Path, rows: Sequence[str] = ()) -> None:
+    """One column a title, one curve a label: mean over its runs, with a band from least to most.
+
+    `rows` are names of metrics, or LOSS for L_t; without any, all metrics of the runs and then L_t.
+    """
+    fields = fields_of(panels, rows)
+    figure = new_figure(4.2 * len(panels), 0.6 + 2.6 * len(fields))
+    grid = figure.subplots(len(fields), len(panels), squeeze=False)
     colours = colours_of(panels)
-    for row, field in enumerate(rows):
+    for row, field in enumerate(fields):
         for column, (title, curves) in enumerate(panels.items()):
             axes = grid[row][column]
             for label, runs in curves.items():
@@ -35,28 +43,56 @@ def draw(panels: Panels, path: Path, rows: Sequence[str] = ("accuracy",)) -> Non
                 axes,
                 legend=row == 0,
                 title=title if row == 0 else "",
-                xlabel="round" if row == len(rows) - 1 else "",
-                ylabel=ROWS[field] if column == 0 else "",
+                xlabel="round" if row == len(fields) - 1 else "",
+                ylabel=axis_label(field) if column == 0 else "",
             )
     save(figure, path)
 
 
-def measured(runs: Sequence[Path], field: str) -> tuple[np.ndarray, np.ndarray]:
-    """Rounds in which all runs know the figure, at most 200, and its values, (runs, rounds); accuracy in percent."""
-    scale = 100 if field == "accuracy" else 1
+def fields_of(panels: Panels, rows: Sequence[str]) -> list[MetricNote | None]:
+    """What the rows show: a metric, or None for L_t."""
+    every = [run for curves in panels.values() for runs in curves.values() for run in runs]
+    notes = dict.fromkeys(note for run in every for note in read_metrics(run))
+    by_name = {note.name: note for note in notes}
+    for name in rows:
+        if name != LOSS and name not in by_name:
+            there = ", ".join([*by_name, LOSS])
+            raise SettingsError(f"no curve of {name}: what these runs measured is {there}")
+    return [None if name == LOSS else by_name[name] for name in rows] or [*notes, None]
+
+
+def axis_label(field: MetricNote | None) -> str:
+    return "loss $L_t$" if field is None else f"test {field.name}{', %' if field.percent else ''}"
+
+
+def measured(runs: Sequence[Path], field: MetricNote | None) -> tuple[np.ndarray, np.ndarray]:
+    """Rounds in which all runs know the figure, at most 200, and its values, (runs, rounds); percentages as such."""
     found = [
-        {line["round"]: scale * line[field] for line in read_rounds(run) if line[field] is not None} for run in runs
+        {line["round"]: value for line in read_rounds(run) if (value := value_of(line, field)) is not None}
+        for run in runs
     ]
     shared = sorted(set.intersection(*(set(each) for each in found)))
     shared = shared[:: max(1, -(-len(shared) // POINTS))][:-1] + shared[-1:]  # no eye sees more, and files stay small
     return np.array(shared), np.array([[each[round] for round in shared] for each in found])
 
 
-def draw_sweep(title: str, xlabel: str, curves: Mapping[str, Mapping[float, Sequence[float]]], path: Path) -> None:
-    """Accuracy in percent against a setting: one curve a label, a dot a run."""
+def value_of(line: Mapping[str, Any], field: MetricNote | None) -> float | None:
+    """A round's loss or metric, in the units in which it is shown."""
+    value: float | None = line["loss"] if field is None else line["metrics"].get(field.name)
+    return value if value is None or field is None else in_units(value, field)
+
+
+def draw_sweep(
+    title: str,
+    xlabel: str,
+    curves: Mapping[str, Mapping[float, Sequence[float]]],
+    path: Path,
+    metric: MetricNote = ACCURACY,
+) -> None:
+    """A metric, as it is shown in tables, against a setting: one curve a label, a dot a run."""
     figure = new_figure(5.0, 3.4)
     axes = figure.subplots()
-    for colour, (label, points) in zip(COLOURS, curves.items(), strict=False):
+    for colour, (label, points) in zip(itertools.cycle(COLOURS), curves.items(), strict=False):
         axes.plot(list(points), [float(np.mean(values)) for values in points.values()], color=colour, label=label)
         for place, values in points.items():
             axes.plot([place] * len(values), values, "o", color=colour, markersize=4)
@@ -64,5 +100,5 @@ def draw_sweep(title: str, xlabel: str, curves: Mapping[str, Mapping[float, Sequ
     ticks = sorted({place for points in curves.values() for place in points})
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
-    tidy(axes, title=title, xlabel=xlabel, ylabel="test accuracy, %")
+    tidy(axes, title=title, xlabel=xlabel, ylabel=axis_label(metric))
     save(figure, path)

@@ -25,6 +25,8 @@
   const total = (run) => run.time.parts.reduce((sum, part) => sum + part.total, 0);
   const onPaper = () => "paper" in document.documentElement.dataset;
   const capital = (word) => word.charAt(0).toUpperCase() + word.slice(1);
+  const sentence = (words) => capital(words) + (/[.!?]$/.test(words) ? "" : ".");
+  const inUnits = (metric, value) => (metric.percent ? percent(value) : figure(value));
 
   function el(tag, attributes, ...children) {
     const node = document.createElement(tag);
@@ -99,12 +101,27 @@
     });
   }
 
-  /* One line a run. `of` gives a run's rounds and values. */
-  function overlay(id, of, yaxis, format, name) {
+  /* Have one figure for each chart ({ id, title, caption }) in this box; those that are there already stay. */
+  function figures(box, charts) {
+    const ids = charts.map(({ id }) => id).join(" ");
+    if (box.dataset.charts !== ids) {
+      for (const old of box.querySelectorAll(".chart")) Plotly.purge(old);
+      box.replaceChildren(...charts.map(({ id }) => el("figure", {}, el("h3", {}), el("div", { id, class: "chart", role: "img" }), el("figcaption", {}))));
+      box.dataset.charts = ids;
+    }
+    charts.forEach(({ title, caption }, i) => {
+      const [heading, , below] = box.children[i].children;
+      heading.textContent = title;
+      below.textContent = caption;
+    });
+  }
+
+  /* One line a run. `of` gives a run's rounds and values, or nothing if it has none. */
+  function overlay(id, of, yaxis, format, name, layout) {
     const traces = [];
     const said = [];
     data.runs.forEach((run, i) => {
-      const { x, y } = of(run);
+      const { x, y } = of(run) || {};
       if (!x || !x.length) return;
       const last = y.findLast((value) => value !== null);
       said.push(`${run.label} ${figure(last)}`);
@@ -118,7 +135,7 @@
     const solo = traces.length === 1 ? { hovertemplate: `round %{x}: %{y:${format}}<extra></extra>` } : {};
     draw(id, traces.map((trace) => ({ ...trace, ...solo })), {
       xaxis: roundAxis(Math.max(...data.runs.map((run) => run.finished))),
-      yaxis: axis("", yaxis), hovermode: unified ? "x unified" : "closest",
+      yaxis: axis("", yaxis), hovermode: unified ? "x unified" : "closest", ...layout,
     }, `${name} by round; last value: ${said.join(", ")}`);
     return traces.length;
   }
@@ -135,7 +152,7 @@
     if (runs.length === 1) {
       const [run] = runs;
       fact("rounds finished", `${count(run.finished)} of ${count(run.rounds)}`);
-      fact("test accuracy", percent(run.accuracy), "result");
+      data.metrics.forEach((metric, m) => fact(`test ${metric.name}`, inUnits(metric, run.metrics[m].last), "result"));
       fact("loss", figure(run.loss), "result");
     } else {
       fact("runs", runs.length);
@@ -145,7 +162,7 @@
     byId("absent").hidden = !absent.length;
     byId("absent").replaceChildren(...absent);
     byId("empty").hidden = runs.some((run) => run.finished);
-    for (const id of ["results", "tuner", "clients", "time", "nav"]) byId(id).hidden = !runs.some((run) => run.finished);
+    for (const id of ["results", "tuner", "method", "clients", "time", "nav"]) byId(id).hidden = !runs.some((run) => run.finished);
   }
 
   const swatch = (i) => el("span", { class: `swatch ${dashOf(i)}`, style: { borderTopColor: colourOf(i) } });
@@ -155,6 +172,7 @@
     const box = el("input", { type: "checkbox", title: "show this run in the charts", onchange: () => {
       view.hidden.delete(i) || view.hidden.add(i);
       renderCurves();
+      renderScalars();
       renderDivergence();
     } });
     box.checked = !view.hidden.has(i);
@@ -163,22 +181,52 @@
 
   function renderResults() {
     const several = data.runs.length > 1;
-    const top = Math.max(...data.runs.map((run) => run.accuracy ?? -1));
+    const last = (run, m) => run.metrics[m]?.last ?? null;
+    const tops = data.metrics.map(({ higher }, m) => {
+      const known = data.runs.map((run) => last(run, m)).filter((value) => value !== null);
+      return known.length ? Math[higher ? "max" : "min"](...known) : undefined;
+    });
     byId("overview").replaceChildren(...(several ? [table(
-      [["run"], ["rounds", "number"], ["test accuracy", "number"], ["best", "number"], ["loss", "number"], ["time", "number"]],
+      [["run"], ["rounds", "number"], ...data.metrics.flatMap(({ name }) => [[`test ${name}`, "number"], ["best", "number"]]), ["loss", "number"], ["time", "number"]],
       data.runs.map((run, i) => ({ cells: [
         el("th", { scope: "row" }, el("label", {}, toggle(i), swatch(i), run.label)),
         numeric(`${count(run.finished)} of ${count(run.rounds)}`),
-        numeric(percent(run.accuracy), run.accuracy === top ? "best" : ""),
-        numeric(percent(run.best)), numeric(figure(run.loss)), numeric(duration(total(run))),
+        ...data.metrics.flatMap((metric, m) => [
+          numeric(inUnits(metric, last(run, m)), last(run, m) === tops[m] ? "best" : ""), numeric(inUnits(metric, run.metrics[m]?.best)),
+        ]),
+        numeric(figure(run.loss)), numeric(duration(total(run))),
       ] })))] : []));
     renderCurves();
   }
 
   function renderCurves() {
-    overlay("accuracy", (run) => ({ x: run.curves.tested, y: run.curves.accuracy.map((value) => 100 * value) }),
-      { ticksuffix: " %", zeroline: false }, ".2f", "Test accuracy in percent");
+    const tested = "Of the server's model, in the rounds in which it was tested.";
+    figures(byId("curves"), [
+      ...data.metrics.map(({ name, higher }, m) => ({ id: `metric-${m}`, title: `Test ${name}`, caption: `${tested} ${higher ? "Higher" : "Lower"} is better.` })),
+      { id: "loss", title: "Loss", caption: "L of the server's model after each round. The tuner's reward is by how much it fell." },
+    ]);
+    data.metrics.forEach((metric, m) => overlay(`metric-${m}`,
+      ({ metrics: { [m]: curve } }) => curve && { x: curve.rounds, y: curve.values.map((value) => (metric.percent ? 100 * value : value)) },
+      { ticksuffix: metric.percent ? " %" : "", zeroline: false }, metric.percent ? ".2f" : ".4~g", `Test ${metric.name}${metric.percent ? " in percent" : ""}`));
     overlay("loss", (run) => ({ x: run.curves.rounds, y: run.curves.loss }), { zeroline: false }, ".4~f", "Loss");
+  }
+
+  function renderMethod() {
+    const said = data.runs.flatMap((run) => run.sentences.map((each) => el("li", {}, data.runs.length > 1 ? `${run.label}: ${sentence(each)}` : sentence(each))));
+    const any = said.length > 0 || data.runs.some((run) => run.scalars.length);
+    byId("method").hidden = byId("method-link").hidden = !any;
+    byId("method-sentences").replaceChildren(...said);
+    renderScalars();
+  }
+
+  function renderScalars() {
+    const names = [...new Set(data.runs.flatMap((run) => run.scalars.map(({ name }) => name)))];
+    byId("scalars-note").hidden = !names.length;
+    figures(byId("scalars"), names.map((name, n) => ({ id: `scalar-${n}`, title: name, caption: "" })));
+    names.forEach((name, n) => overlay(`scalar-${n}`, (run) => {
+      const curve = run.scalars.find((each) => each.name === name);
+      return curve && { x: curve.rounds, y: curve.values };
+    }, { zeroline: false }, ".4~g", name, { height: 210 }));
   }
 
   const tunedRuns = () => data.runs.filter((run) => run.tuner);
@@ -281,17 +329,11 @@
   }
 
   function renderMeans(tuner) {
-    const box = byId("means");
-    if (box.children.length !== tuner.axes.length) {
-      for (const old of box.querySelectorAll(".chart")) Plotly.purge(old);
-      box.replaceChildren(...tuner.axes.map((_, d) => el("figure", {}, el("h3", {}), el("div", { id: `mean-${d}`, class: "chart", role: "img" }), el("figcaption", {}))));
-    }
+    const caption = "Line: the mean μ. Band: one standard deviation to either side, as far as the grid goes. Dots: what was drawn.";
+    figures(byId("means"), tuner.axes.map((each, d) => ({ id: `mean-${d}`, title: capital(each.label), caption })));
     tuner.axes.forEach((each, d) => {
       const { mean, low, high, drawn } = tuner.curves.axes[d];
       const x = tuner.curves.rounds;
-      const [title, , caption] = box.children[d].children;
-      title.textContent = capital(each.label);
-      caption.textContent = "Line: the mean μ. Band: one standard deviation to either side, as far as the grid goes. Dots: what was drawn.";
       const colour = colourOf(0);
       const edge = { x, type: "scatter", mode: "lines", line: { width: 0, color: colour }, hoverinfo: "skip" };
       const stops = each.values.filter((_, i) => i % Math.ceil(each.values.length / 6) === 0);
@@ -446,6 +488,7 @@
       if (!data.runs[view.client]?.finished) view.client = data.runs.findIndex((run) => run.finished);
       renderResults();
       renderTuner();
+      renderMethod();
       renderClients();
       renderDivergence();
       renderTime();

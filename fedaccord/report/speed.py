@@ -35,17 +35,21 @@ def table(found: dict[str, Any]) -> str:
         f"medians of {found['repeats']}, load before {facts['load_before']:.1f}"
     ]
     if "shares" in found:
-        lines += [
-            "",
-            "| task | engine | FA, ms a client-step | share of peak: FA | FA+WD | FA+RM | bare loop "
-            "| times the bare loop | FA+RM over FA: time | FLOPs |",
-            "|---|---|---|---|---|---|---|---|---|---|",
+        first = next(iter(found["shares"].values()))
+        plain, *others = first["flops_a_step"]
+        heads = [
+            "task",
+            "engine",
+            f"{plain}, ms a client-step",
+            *(f"share of peak: {n}" for n in first["share_of_peak"]),
         ]
+        heads += ["times the bare loop", *(f"{name} over {plain}: time (FLOPs)" for name in others)]
+        lines += ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for task, entry in found.get("shares", {}).items():
-        share = entry["share_of_peak"]
-        cells = [task, entry["engine"].split(":")[0], entry["ms_a_client_step"]["FA"]]
-        cells += [f"{share[name]:.2f}" for name in ("FA", "FA+WD", "FA+RM", "bare loop")]
-        cells += [entry["times_the_bare_loop"], entry["RM_over_FA"], entry["RM_over_FA_in_flops"]]
+        times, flops = entry["times_the_plain"], entry["times_the_plain_in_flops"]
+        cells = [task, entry["engine"].split(":")[0], entry["ms_a_client_step"][plain]]
+        cells += [f"{share:.2f}" for share in entry["share_of_peak"].values()]
+        cells += [entry["times_the_bare_loop"], *(f"{times[name]} ({flops[name]})" for name in others)]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     if "methods" in found:
         lines += ["", *overhead_lines(found["methods"])]

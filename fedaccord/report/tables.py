@@ -1,13 +1,17 @@
-"""Tables of test accuracy from run folders alone: Markdown, CSV, LaTeX."""
+"""Tables of a test metric from run folders alone: Markdown, CSV, LaTeX."""
 
 import csv
 import io
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedaccord.runtime.folder import read_rounds
+from fedaccord.core.errors import RunError
+from fedaccord.runtime.folder import MetricNote, read_metrics, read_rounds
+
+ACCURACY = MetricNote("accuracy", percent=True)
+"""What a table shows unless it says otherwise."""
 
 Figure = tuple[float, float | None]
 """Mean and standard deviation (None: a single run)."""
@@ -16,7 +20,7 @@ Figure = tuple[float, float | None]
 @dataclass(frozen=True)
 class Row:
     label: str
-    found: Mapping[str, tuple[float, ...]]  # column -> the accuracies of its runs in percent, by seed
+    found: Mapping[str, tuple[float, ...]]  # column -> the last values of its runs, by seed
     paper: Mapping[str, tuple[float, float]] | None = None
 
 
@@ -26,40 +30,83 @@ class Table:
     columns: tuple[str, ...]
     rows: Sequence[Row]
     marked: bool = True  # whether the best of a line is marked
+    metric: MetricNote = ACCURACY
 
 
-def last_accuracy(run: Path) -> float:
-    """In percent, of the last round that was tested."""
-    return [100 * line["accuracy"] for line in read_rounds(run) if line["accuracy"] is not None][-1]
+def metric_of(runs: Iterable[Path]) -> MetricNote:
+    """The metric that runs of one table are judged by: the first that they have; accuracy if there is no run yet."""
+    found = {run: first_metric(run) for run in runs}
+    first = next(iter(found.values()), ACCURACY)
+    for run, metric in found.items():
+        if metric != first:
+            raise RunError(f"{run}: is judged by {metric.name}, the others by {first.name}: that is not one table")
+    return first
+
+
+def first_metric(run: Path) -> MetricNote:
+    """The metric that a run is judged by."""
+    metrics = read_metrics(run)
+    if not metrics:
+        raise RunError(f"{run}: it has no test metric to be compared by; give its task test data")
+    return metrics[0]
+
+
+def last_value(run: Path) -> float:
+    """The first metric in the last round that was tested, in the units of a table."""
+    metric = first_metric(run)
+    values = [value for line in read_rounds(run) if (value := line["metrics"].get(metric.name)) is not None]
+    if not values:
+        raise RunError(f"{run}: its {metric.name} was never measured")
+    return in_units(values[-1], metric)
+
+
+last_accuracy = last_value
+
+
+def in_units(value: float, metric: MetricNote) -> float:
+    """In percent if it is shown as a percentage."""
+    return 100 * value if metric.percent else value
+
+
+def title_of(metric: MetricNote) -> str:
+    """What a table's heading calls the metric: 'test accuracy in %', 'test rmse (less is better)'."""
+    return f"test {metric.name}{' in %' if metric.percent else ''}{'' if metric.higher else ' (less is better)'}"
 
 
 def figure_of(values: Sequence[float]) -> Figure:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def written(figure: Figure, sign: str, printed: bool = False) -> str:
+def written(figure: Figure, sign: str, metric: MetricNote, printed: bool = False) -> str:
     """`printed`: as the paper has it, which rounds as it likes."""
     mean, deviation = figure
     if printed:
         return f"{max(f'{mean:.1f}', f'{mean:g}', key=len)} {sign} {deviation:g}"
-    return f"{mean:.1f}" if deviation is None else f"{mean:.1f} {sign} {deviation:.2f}"
+    spread = "" if deviation is None else f" {sign} {format(deviation, '.2f' if metric.percent else '.2g')}"
+    return written_mean(mean, metric) + spread
+
+
+def written_mean(mean: float, metric: MetricNote) -> str:
+    """A percentage with one decimal place; anything else, whose size nobody knows, with four digits."""
+    return format(mean, ".1f" if metric.percent else ".4g")
 
 
 def lines_of(table: Table, sign: str, strong: str) -> list[list[str]]:
     """Cells as text: for each row ours and, where there is one, the paper's below; the best of a line marked."""
     lines = []
-    beside = with_paper(table)
+    beside, metric = with_paper(table), table.metric
     for row in table.rows:
         ours: dict[str, Figure] = {name: figure_of(values) for name, values in row.found.items() if values}
         both: list[tuple[str, Mapping[str, Figure]]] = [("ours", ours)]
         if row.paper is not None:
             both.append(("paper", row.paper))
         for number, (who, figures) in enumerate(both):
-            best = max((round(mean, 1) for mean, _ in figures.values()), default=None)
+            rounded = {name: float(written_mean(mean, metric)) for name, (mean, _) in figures.items()}
+            best = (max if metric.higher else min)(rounded.values(), default=None)
             cells = []
             for name in table.columns:
-                text = written(figures[name], sign, who == "paper") if name in figures else "–"
-                marked = table.marked and name in figures and round(figures[name][0], 1) == best and len(figures) > 1
+                text = written(figures[name], sign, metric, who == "paper") if name in figures else "–"
+                marked = table.marked and name in figures and rounded[name] == best and len(figures) > 1
                 cells.append(strong.format(text) if marked else text)
             label = row.label if number == 0 else ""
             lines.append([label, *([who] if beside else []), *cells])
@@ -104,16 +151,22 @@ def as_csv(table: Table) -> str:
     """One line a cell, with every run's own figure."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "column", "runs", "mean", "std", "accuracies", "paper_mean", "paper_std"])
+    writer.writerow(["row", "column", "runs", "mean", "std", plural(table.metric.name), "paper_mean", "paper_std"])
+    single, whole = (".2f", ".3f") if table.metric.percent else (".6g", ".6g")
     for row in table.rows:
         for name in table.columns:
             values = row.found.get(name, ())
             mean, deviation = figure_of(values) if values else (None, None)
-            numbers = ["" if value is None else f"{value:.3f}" for value in (mean, deviation)]
+            numbers = ["" if value is None else format(value, whole) for value in (mean, deviation)]
             paper = row.paper.get(name, ("", "")) if row.paper else ("", "")
-            each = " ".join(f"{value:.2f}" for value in values)
+            each = " ".join(format(value, single) for value in values)
             writer.writerow([row.label, name, len(values), *numbers, each, *paper])
     return text.getvalue()
+
+
+def plural(name: str) -> str:
+    """'accuracies', 'errors'."""
+    return f"{name[:-1]}ies" if name.endswith("y") else f"{name}s"
 
 
 FORMS = {"md": markdown, "csv": as_csv, "tex": latex}

@@ -15,10 +15,15 @@ MAPS, CURVE, SENTENCES = 200, 4000, 2000
 """Rounds that the heat map, a curve and the table of sentences have at most (in full detail)."""
 
 
-def story(lines: Sequence[Mapping[str, Any]], grid: HyperGrid, detail: float) -> dict[str, Any] | None:
-    """None for a run whose hyper-parameters nobody tuned. `detail`, at most 1, is the share of the rounds to keep."""
-    D = len(grid.axes)
-    tuned = [line for line in lines if len((line.get("policy") or {}).get("mu") or ()) == D]
+def story(lines: Sequence[Mapping[str, Any]], text: str, detail: float) -> dict[str, Any] | None:
+    """None for a run whose log has no P(h | psi) on its grid, which `text` describes: nobody tuned it, or otherwise.
+
+    `detail`, at most 1, is the share of the rounds to keep.
+    """
+    if not any((line.get("policy") or {}).get("mu") for line in lines):
+        return None
+    grid = HyperGrid.parse(text)
+    tuned = [line for line in lines if is_gaussian(line.get("policy") or {}, len(grid.axes))]
     if not tuned:
         return None
     mapped = [tuned[i] for i in evenly(len(tuned), MAPS, detail)]
@@ -37,6 +42,15 @@ def story(lines: Sequence[Mapping[str, Any]], grid: HyperGrid, detail: float) ->
         "maps": maps(mapped, grid),
         "notes": [note(line, grid, line["round"] in listed) for line in merge(mapped, told)],
     }
+
+
+def is_gaussian(policy: Mapping[str, Any], D: int) -> bool:
+    """Whether this is a discrete Gaussian over so many axes; another policy may log what it likes under these names."""
+    try:
+        mu, A = np.array(policy["mu"], np.float64), np.array(policy["A"], np.float64)
+    except (KeyError, TypeError, ValueError):
+        return False
+    return mu.shape == (D,) and A.shape in ((D,), (D, D))
 
 
 def evenly(count: int, limit: int, detail: float = 1.0) -> list[int]:

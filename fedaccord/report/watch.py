@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedaccord.core.errors import FedAccordError, SettingsError
 from fedaccord.report.page import content_policy, page, page_data
-from fedaccord.runtime.folder import ROUNDS
+from fedaccord.runtime.folder import METRICS, ROUNDS
 
 ADDRESS = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")  # what a browser on this machine may call it
@@ -73,9 +73,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def written(runs: Sequence[Path]) -> tuple[int, ...]:
-    """How long the logs are: as long as this stays, so does the page."""
-    logs = [run / name for run in runs for name in (ROUNDS, f"{ROUNDS}.gz")]
-    return tuple(log.stat().st_size if log.is_file() else -1 for log in logs)
+    """How long the files are that grow or appear during a run: as long as this stays, so does the page."""
+    files = [run / name for run in runs for name in (ROUNDS, f"{ROUNDS}.gz", METRICS)]
+    return tuple(file.stat().st_size if file.is_file() else -1 for file in files)
 
 
 @functools.lru_cache(maxsize=1)

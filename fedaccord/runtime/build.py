@@ -18,7 +18,7 @@ from fedaccord.core.processes import usable_cores
 from fedaccord.core.protocols import Built, Engine, Method, Policy
 from fedaccord.core.records import OPTIMIZER, Examples, Hyper, LossFunction, Metric, Params
 from fedaccord.data.prepare import as_stored
-from fedaccord.engines.choose import choose
+from fedaccord.engines.choose import Request, choose
 from fedaccord.objectives import classification, objective_of
 from fedaccord.policy.schedule import FixedSchedule, Replay
 from fedaccord.runtime.checks import check_model, find_device, lay_out
@@ -59,7 +59,7 @@ def simulation_of(parts: Parts) -> Setup:
     site = site_of(parts, [each for each in (parts.validation, parts.test) if each is not None])
     cohort = cohort_size(len(clients), settings.fraction)
     first = hyper_of(settings, parts.method)
-    engine = choose(settings.engine, site, first, cohort, settings.workers, settings.address)
+    engine = choose(settings.engine, Request(site, first, cohort, settings.workers, settings.address))
     cores = 1 if engine.name == "serial" else settings.workers or usable_cores()
     experiment = replace(
         experiment_for(parts, engine.engine, len(clients), cores),

@@ -51,7 +51,9 @@ def parts_of(task: Task, settings: Settings) -> Parts:
     data = loaded("data()", task.data)
     settings = resolve(task, settings, data)
     held, rest, owner = divide(settings, data)
-    counts = partition.counts(owner, rest.targets.numpy(), clients_of(settings), len(data.classes))
+    counts = None
+    if data.classes:
+        counts = partition.counts(owner, rest.targets.numpy(), clients_of(settings), len(data.classes))
     prepare, (train, validation, test) = prepared(task, settings, [rest, held, data.test])
     assert train is not None
     clients = by_owner(train, owner, clients_of(settings))
@@ -121,7 +123,7 @@ def server_data(task: Task, settings: Settings) -> tuple[Examples | None, Exampl
         validation, test = loaded("load_server_data()", task.load_server_data)
     elif task.data is not None:
         data = loaded("data()", task.data)
-        held = hold_out(settings, data.train.targets.numpy()) if settings.evaluate == "server" else None
+        held = hold_out(settings, labels_of(data)) if settings.evaluate == "server" else None
         validation, test = (None if held is None else data.train[held]), data.test
     else:
         validation = test = None
@@ -180,7 +182,11 @@ def resolve(task: Task, settings: Settings, data: DataSet) -> Settings:
 
 def divide(settings: Settings, data: DataSet) -> tuple[Examples | None, Examples, np.ndarray]:
     """The server's set, taken out first; the clients' examples; and the owner of each of these."""
-    labels, natural = data.train.targets.numpy(), data.owner
+    if not data.classes and settings.split not in ("iid", "quantity", "natural"):
+        raise SettingsError(
+            f"split = {settings.split}: goes by class, and this data has none; iid, quantity or natural"
+        )
+    labels, natural = labels_of(data), data.owner
     train, validation = data.train, None
     if settings.evaluate == "server":
         held = hold_out(settings, labels)
@@ -197,6 +203,11 @@ def divide(settings: Settings, data: DataSet) -> tuple[Examples | None, Examples
         settings.allow_empty,
     )
     return validation, train, partition.partition(split, labels, numpy_generator(settings.seed, "split"), natural)
+
+
+def labels_of(data: DataSet) -> np.ndarray:
+    """The classes of the training examples; where there are none, all are of one."""
+    return data.train.targets.numpy() if data.classes else np.zeros(len(data.train), np.int64)
 
 
 def hold_out(settings: Settings, labels: np.ndarray) -> np.ndarray:

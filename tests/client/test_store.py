@@ -1,4 +1,4 @@
-"""theta_i between rounds: generations, crash, damage, where it may be found."""
+"""What clients keep between rounds: generations, crash, damage, where it may be found."""
 
 import stat
 
@@ -7,48 +7,76 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaccord.client.store import PrivateStore, fits_in_memory
+from fedaccord.client.store import ClientStore, fits_in_memory
 from fedaccord.core.errors import RunError
+from fedaccord.core.packages import flatten
 
 
-def theta(value):
-    return {"f.0.layer.weight": torch.full((3,), float(value)), "f.0.layer.bias": torch.tensor([value / 3])}
+def kept(value):
+    return {
+        "RM.theta": {"f.0.layer.weight": torch.full((3,), float(value)), "f.0.layer.bias": torch.tensor([value / 3])},
+        "SCAFFOLD.c_i": {"w": torch.tensor(float(value))},
+    }
 
 
 def same(a, b):
+    a, b = flatten(a), flatten(b)
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.fixture(params=[True, False], ids=["memory", "disk"])
 def store(request, tmp_path):
-    made = PrivateStore(tmp_path / "private", in_memory=request.param)
+    made = ClientStore(tmp_path / "private", in_memory=request.param)
     yield made
     made.close()
 
 
-def test_a_round_reads_the_newest_generation_from_before_it(store):
-    assert store.get(4, round=1) is None
-    store.put(4, 1, theta(1))
-    store.put(4, 3, theta(3))
-    assert same(store.get(4, 4), theta(3))
-    assert store.get(5, 4) is None
+def test_the_generation_that_is_asked_for_is_the_one_that_comes(store):
+    assert store.get(4, 0) == {}
+    store.put(4, 1, kept(1), since=0)
+    store.put(4, 3, kept(3), since=1)
+    assert same(store.get(4, 3), kept(3))
+    assert same(store.get(4, 1), kept(1))  # round 3 may not count
+    assert store.get(5, 3) == {}
 
 
-def test_a_repeated_round_starts_from_what_it_started_from(store, tmp_path):
-    """Round 3 was saved but its checkpoint never committed: it must read round 1 again."""
-    store.put(0, 1, theta(1))
+def test_a_refused_round_leaves_no_trace(store, tmp_path):
+    """Round 2 did not count, so round 3 goes on from round 1; the same after a restart."""
+    store.put(0, 1, kept(1), since=0)
     store.save()
-    store.put(0, 3, theta(3))
+    store.put(0, 2, kept(2), since=1)
     store.save()
-    reopened = PrivateStore(tmp_path / "private", store.in_memory)
-    assert same(reopened.get(0, 3), theta(1))
-    reopened.put(0, 3, theta(33))
+    store.put(0, 3, kept(3), since=1)
+    store.save()
+    assert same(store.get(0, 1), kept(1))
+    reopened = ClientStore(tmp_path / "private", store.in_memory)
+    reopened.expect({0: 3})
+    assert same(reopened.get(0, 3), kept(3))
+    assert same(reopened.get(0, 1), kept(1))
+
+
+def test_a_repeated_round_takes_the_place_of_what_it_made_before(store, tmp_path):
+    """Round 3 was saved but its checkpoint never committed: it is done again, from round 1."""
+    store.put(0, 1, kept(1), since=0)
+    store.save()
+    store.put(0, 3, kept(3), since=1)
+    store.save()
+    reopened = ClientStore(tmp_path / "private", store.in_memory)
+    assert same(reopened.get(0, 1), kept(1))
+    reopened.put(0, 3, kept(33), since=1)
     reopened.save()
-    assert same(PrivateStore(tmp_path / "private", True).get(0, 4), theta(33))
+    assert same(ClientStore(tmp_path / "private", True).get(0, 3), kept(33))
+
+
+def test_a_checkpoint_that_names_what_is_gone_is_an_error(store):
+    store.put(0, 1, kept(1), since=0)
+    store.save()
+    with pytest.raises(RunError, match="what client 0 kept in round 2 is missing"):
+        store.expect({0: 2})
 
 
 def test_files_are_private_and_whole(store, tmp_path):
-    store.put(7, 2, theta(2))
+    store.put(7, 2, kept(2), since=0)
     store.save()
     files = list((tmp_path / "private" / "7").iterdir())
     assert len(files) == 1
@@ -56,31 +84,31 @@ def test_files_are_private_and_whole(store, tmp_path):
     assert stat.S_IMODE((tmp_path / "private" / "7").stat().st_mode) == 0o700
 
 
-def test_pruning_keeps_what_any_kept_checkpoint_needs(store, tmp_path):
-    for round in (1, 2, 5, 6):
-        store.put(0, round, theta(round))
+def test_pruning_keeps_what_the_oldest_checkpoint_goes_on_from(store, tmp_path):
+    for round, since in ((1, 0), (2, 1), (5, 2), (6, 5)):
+        store.put(0, round, kept(round), since)
         store.save()
-    store.prune(committed=4)  # checkpoints of rounds 4 and later are kept: a round 5 must still find round 2
-    on_disk = PrivateStore(tmp_path / "private", in_memory=True)
+    store.prune({0: 2, 9: 4})
+    on_disk = ClientStore(tmp_path / "private", in_memory=True)
     assert [generation for generation, _ in on_disk.generations(0)] == [2, 5, 6]
-    assert same(on_disk.get(0, 5), theta(2))
+    assert same(on_disk.get(0, 2), kept(2))
 
 
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
-    store = PrivateStore(tmp_path, in_memory=False)
-    store.put(0, 1, theta(1))
+    store = ClientStore(tmp_path, in_memory=False)
+    store.put(0, 1, kept(1), since=0)
     path = next((tmp_path / "0").iterdir())
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(RunError, match=path.name):
-        store.get(0, 2)
+        store.get(0, 1)
 
 
 def test_without_a_folder_disk_means_a_temporary_one_that_goes_away():
-    store = PrivateStore(None, in_memory=False)
-    store.put(0, 1, theta(1))
-    assert same(store.get(0, 2), theta(1))
+    store = ClientStore(None, in_memory=False)
+    store.put(0, 1, kept(1), since=0)
+    assert same(store.get(0, 1), kept(1))
     assert store.folder.exists()
     store.close()
     assert not store.folder.exists()
@@ -91,15 +119,20 @@ def test_what_would_not_fit_goes_to_disk():
     assert not fits_in_memory(10**6, 17_000_000)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12), st.integers(1, 4))
-def test_memory_and_disk_agree_whatever_the_order_of_puts_and_saves(tmp_path_factory, actions, keep):
-    stores = [PrivateStore(tmp_path_factory.mktemp("s"), in_memory) for in_memory in (True, False)]
-    for round, (client, save) in enumerate(actions, 1):
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=12))
+def test_memory_and_disk_agree_whatever_counts_and_whenever_it_is_saved(tmp_path_factory, actions):
+    """Each action is a round of one client: (client, whether its update counts, whether a checkpoint follows)."""
+    stores = [ClientStore(tmp_path_factory.mktemp("s"), in_memory) for in_memory in (True, False)]
+    accepted = {}
+    for round, (client, counts, save) in enumerate(actions, 1):
         for store in stores:
-            store.put(client, round, theta(round))
-            if save:
+            store.put(client, round, kept(round), accepted.get(client, 0))
+        if counts:
+            accepted[client] = round
+        if save:
+            for store in stores:
                 store.save()
-                store.prune(round - keep)
-    for client in range(4):
-        a, b = (store.get(client, len(actions) + 1) for store in stores)
-        assert (a is None and b is None) or same(a, b)
+                store.prune(accepted)
+    for client, generation in accepted.items():
+        for store in stores:
+            assert same(store.get(client, generation), kept(generation))

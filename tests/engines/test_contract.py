@@ -1,25 +1,30 @@
 """One suite for every engine: they all give the answer of a plain loop over `client.train`.
 
-To the bit, except where clients are stacked, which sums in another order.
+To the bit, except where clients are stacked: that sums in another order, so it is compared in float64.
 """
 
 import copy
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from helpers import client_side, hyper
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedaccord.client.objective import Plain, RepresentationMatching, WeightDivergence
 from fedaccord.client.training import Site, train
 from fedaccord.core.errors import EngineError, MatchingError
-from fedaccord.core.records import ClientData, Hyper, Order
+from fedaccord.core.packages import flatten
+from fedaccord.core.records import ClientData, Order
 from fedaccord.data.prepare import as_stored
 from fedaccord.engines.pool import PoolEngine, portable
 from fedaccord.engines.serial import SerialEngine
 from fedaccord.engines.stacked import Stacks
+from fedaccord.objectives import classification
 from fedaccord.runtime.folder import params_sha256
 
 ENGINES = {
@@ -30,44 +35,55 @@ ENGINES = {
     "stacked": lambda site: SerialEngine(site, Stacks(site)),
     "stacked, 2 workers": lambda site: PoolEngine(site, 2, Stacks(site)),
 }
-OBJECTIVES = {
-    "FA": lambda model, x: Plain(),
-    "FA+WD": lambda model, x: WeightDivergence(),
-    "FA+RM": lambda model, x: RepresentationMatching(model, x),
-}
-HYPER = Hyper(0.1, 4, batch_size=8, entropy_min=1.0, entropy_weight=1.0, wd_weight=0.1, rm_weight=0.01)
+METHODS = ("FA", "FA+WD", "FA+RM", "SCAFFOLD", "FA+WD+RM")
+HYPER = hyper(0.1, 4, batch_size=8, entropy_min=1.0, entropy_weight=1.0, wd_weight=0.1, rm_weight=0.01)
 
 
 def mlp():
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
 
 
-def make_site(model=None, objective="FA", sizes=(3, 50, 0, 17, 17, 20), shape=(4,)):
-    """Six clients: one with fewer examples than a batch, one with none."""
+def make_site(model=None, method="FA", sizes=(3, 50, 0, 17, 17, 20), shape=(4,), engine=""):
+    """Six clients: one with fewer examples than a batch, one with none. In float64 for an engine that stacks them."""
     g = torch.Generator().manual_seed(0)
-    model = model or mlp()
+    dtype = torch.float64 if "stacked" in engine else torch.float32
+    model = (model or mlp()).to(dtype)
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(torch.randn(weight.shape, generator=g) * 0.3)
-    clients = [ClientData(torch.randn(n, *shape, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in sizes]
-    built = OBJECTIVES[objective](model, clients[1].inputs[:2])
-    return Site(model, built, clients, as_stored, cross_entropy, seed=9)
+    clients = [
+        ClientData(torch.randn(n, *shape, generator=g).to(dtype), torch.randint(0, 3, (n,), generator=g)) for n in sizes
+    ]
+    side = client_side(model, clients[1].inputs[:2], method)
+    return Site(model, side, clients, as_stored, classification, cross_entropy, seed=9)
 
 
 def order(site, round=1, cohort=(0, 1, 2, 3, 5), **more):
+    """What the method sends down is made up: a tenth everywhere."""
     params = {name: value.clone() for name, value in site.model.state_dict().items()}
-    return Order(round, cohort, params, HYPER, **more)
+    down = {slot: {n: torch.full_like(v, 0.1) for n, v in like.items()} for slot, like in site.method.down.items()}
+    return Order(round, cohort, params, HYPER, **{"down": down, **more})
 
 
 def assert_same(engine_name, update, own):
+    """To the bit; in stacks, as near as another order of the sums allows.
+
+    Weights are of the order of 1, a sum has 50 terms at most, each rounded by 2^-53, and 12 steps (theta_i's, over
+    three rounds) at most double an error each: 50 * 2^-53 * 2^12 = 2e-11. The loss is a float32 sum of four steps, all
+    positive: 4 * 2^-24 = 2.4e-7 of it.
+    """
     assert (update.client, update.examples) == (own.client, own.examples)
     if "stacked" in engine_name:
-        assert update.loss == pytest.approx(own.loss, rel=1e-5)
+        assert update.loss == pytest.approx(own.loss, rel=1e-6)
         for name, value in own.params.items():
-            torch.testing.assert_close(update.params[name], value, rtol=1e-4, atol=1e-6)
+            assert value.dtype == torch.float64
+            torch.testing.assert_close(update.params[name], value, rtol=0, atol=1e-10)
+        for name, value in flatten(own.sent).items():
+            torch.testing.assert_close(flatten(update.sent)[name], value, rtol=0, atol=1e-9)  # divided by 4 * 0.1
     else:
         assert update.loss == own.loss
         assert params_sha256(update.params) == params_sha256(own.params)
+        assert params_sha256(flatten(update.sent)) == params_sha256(flatten(own.sent))
 
 
 @pytest.fixture(params=ENGINES)
@@ -90,21 +106,43 @@ def opened(name):
         engine.close()
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_the_updates_are_those_of_a_plain_loop_in_client_order(name, opened, objective):
-    """Over three rounds, so that theta_i goes from one to the next."""
-    site = make_site(objective=objective)
+@pytest.mark.parametrize("method", METHODS)
+def test_the_updates_are_those_of_a_plain_loop_in_client_order(name, opened, method):
+    """Over three rounds, so that what a client keeps goes from one to the next."""
+    site = make_site(method=method, engine=name)
     engine, kept = opened(site), {}
     for round in (1, 2, 3):
-        work = order(site, round)
+        work = order(site, round, since=dict.fromkeys(range(6), round - 1))
         updates = list(engine.train(work))
         assert [update.client for update in updates] == [0, 1, 3, 5]  # client 2 has no data
         for update in updates:
-            own, kept[update.client] = train(
-                site, copy.deepcopy(site.model), work, update.client, kept.get(update.client)
-            )
+            before = kept.get(update.client, {})
+            own, kept[update.client] = train(site, copy.deepcopy(site.model), work, update.client, before)
             assert_same(name, update, own)
-            assert (kept[update.client] is None) == (objective != "FA+RM")
+            assert bool(kept[update.client]) == (method in ("FA+RM", "SCAFFOLD", "FA+WD+RM"))
+
+
+@pytest.mark.parametrize("method", ["FA+RM", "SCAFFOLD"])
+def test_a_round_goes_on_from_the_generation_that_the_order_names(name, opened, method):
+    """Round 2 did not count: round 3 goes on from round 1, as if round 2 had never been."""
+    site = make_site(method=method, engine=name)
+    engine, kept = opened(site), {}
+    for round, since in ((1, 0), (2, 1), (3, 1)):
+        work = order(site, round, since=dict.fromkeys(range(6), since))
+        for update in engine.train(work):
+            before = kept.get((since, update.client), {})
+            own, kept[round, update.client] = train(site, copy.deepcopy(site.model), work, update.client, before)
+            assert_same(name, update, own)
+
+
+def test_clients_may_have_hyper_parameters_of_their_own(name, opened):
+    site = make_site(engine=name)
+    each = {1: HYPER.but({"lr": 0.03, "steps": 7}), 5: HYPER.but({"entropy_weight": 0.0, "batch_size": 5})}
+    for update in opened(site).train(order(site, each=each)):
+        own, _ = train(site, copy.deepcopy(site.model), order(site, each=each), update.client, {})
+        assert_same(name, update, own)
+        other, _ = train(site, copy.deepcopy(site.model), order(site), update.client, {})
+        assert (update.client in each) == (params_sha256(own.params) != params_sha256(other.params))
 
 
 def test_rounds_do_not_leak_into_each_other(opened):
@@ -120,17 +158,17 @@ def test_the_clients_report_the_losses_they_are_asked_for(name, opened):
     before = {key: value + 0.1 for key, value in site.model.state_dict().items()}
     work = order(site, report_loss=True, previous=before)
     for update in opened(site).train(work):
-        own, _ = train(site, copy.deepcopy(site.model), work, update.client)
+        own, _ = train(site, copy.deepcopy(site.model), work, update.client, {})
         assert (update.received_loss, update.previous_loss) == (own.received_loss, own.previous_loss)
         assert update.previous_loss != update.received_loss
 
 
 def test_a_round_left_in_the_middle_does_not_disturb_the_next(name, opened):
-    site = make_site()
+    site = make_site(engine=name)
     engine = opened(site)
     next(engine.train(order(site)))
     for update in engine.train(order(site, round=2)):
-        own, _ = train(site, copy.deepcopy(site.model), order(site, round=2), update.client)
+        own, _ = train(site, copy.deepcopy(site.model), order(site, round=2), update.client, {})
         assert_same(name, update, own)
 
 
@@ -184,7 +222,7 @@ class Dies(nn.Module):
 def test_a_dead_worker_is_replaced_and_its_clients_are_done_again(tmp_path, workers, stacked):
     file = tmp_path / "deaths"
     file.write_text("2")
-    site = make_site(Dies(file), objective="FA+WD")
+    site = make_site(Dies(file), method="FA+WD", engine="stacked" if stacked else "pool")
     engine = PoolEngine(site, workers, Stacks(site) if stacked else None)
     engine.open(None)
     updates = {update.client: update for update in engine.train(order(site))}
@@ -192,7 +230,7 @@ def test_a_dead_worker_is_replaced_and_its_clients_are_done_again(tmp_path, work
     assert list(updates) == [0, 1, 3, 5]
     assert int(file.read_text()) < 0  # it died twice, then lived
     for client, update in updates.items():
-        own, _ = train(site, copy.deepcopy(site.model), order(site), client)
+        own, _ = train(site, copy.deepcopy(site.model), order(site), client, {})
         assert_same("stacked" if stacked else "pool", update, own)
 
 
@@ -208,13 +246,15 @@ def test_a_worker_that_always_dies_is_an_error_with_the_client_and_the_signal(tm
 
 
 def test_the_number_of_workers_does_not_change_a_bit_of_a_stack():
-    site = make_site(objective="FA+RM", sizes=(20,) * 6)
+    site = make_site(method="FA+RM", sizes=(20,) * 6)
     found = []
     for make in (lambda: SerialEngine(site, Stacks(site)), lambda: PoolEngine(site, 2, Stacks(site)),
                  lambda: PoolEngine(site, 3, Stacks(site))):  # fmt: skip
         engine = make()
         engine.open(None)
-        found.append([params_sha256(update.params) for round in (1, 2) for update in engine.train(order(site, round))])
+        found.append(
+            [params_sha256(update.params) for round in (1, 2) for update in engine.train(order(site, round, since={}))]
+        )
         engine.close()
     assert found[0] == found[1] == found[2]
 
@@ -238,3 +278,20 @@ def test_no_worker_outlives_the_engine():
     engine.close()
     assert len(processes) == 2
     assert not any(process.is_alive() for process in processes)
+
+
+def test_an_engine_that_nobody_closed_does_not_keep_its_process_from_ending():
+    code = """
+import sys
+sys.path.insert(0, "..")
+from test_contract import *
+torch.set_num_threads(1)
+site = make_site()
+engine = PoolEngine(site, 2)
+engine.open(None)
+print(*[worker.process.pid for _ in engine.train(order(site)) for worker in engine.workers])
+"""
+    words = [sys.executable, "-c", code]
+    ended = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=300, check=True)
+    assert ended.stdout
+    assert not any(Path("/proc", number).exists() for number in ended.stdout.split())

@@ -50,7 +50,6 @@ def test_a_start_is_given_in_the_users_units():
 
 
 BAD = [
-    ("colour = 1, 2", "cannot be tuned"),
     ("lr = 1", "at least two values"),
     ("lr = 2, 1", "larger than the one before"),
     ("lr = 0..1/3 log", "expected name"),
@@ -66,6 +65,11 @@ BAD = [
 def test_a_wrong_grid_is_one_clear_line(text, complaint):
     with pytest.raises(SettingsError, match=complaint), np.errstate(all="ignore"):
         HyperGrid.parse(text)
+
+
+def test_what_is_no_hyper_parameter_cannot_be_tuned():
+    with pytest.raises(SettingsError, match="'colour' cannot be tuned; expected one of lr, steps"):
+        HyperGrid.parse("colour = 1, 2").check(["lr", "steps"])
 
 
 def test_a_wrong_start_is_one_clear_line():

@@ -15,9 +15,9 @@ def train(path, **changes):
     """A real run of a few rounds on the digits."""
     task = find_task("digits")
     changes = {"rounds": 8, "test_every": 2, "engine": "serial", **changes}
-    sim = from_task(task, config.make(task.defaults("non-iid"), changes))
-    with RunFolder.create(path, sim.settings) as folder:
-        drive(sim, folder, None)
+    setup = from_task(task, config.make(task.defaults("non-iid"), changes))
+    with RunFolder.create(path, setup.settings) as folder:
+        drive(setup, folder, None)
     return path
 
 
@@ -30,7 +30,7 @@ def line(t, **changes):
         "cohort": [0, 1],
         "refused": [],
         "loss": 1 / t,
-        "accuracy": 0.5,
+        "metrics": {"accuracy": 0.5},
         "reward": 0.01,
         "policy": policy,
         "guard": None,
@@ -41,9 +41,11 @@ def line(t, **changes):
     }
 
 
-def write_run(path, lines, **settings):
-    """A run folder with this log; `lines` are rounds, or text as it stands."""
+def write_run(path, lines, metrics=None, **settings):
+    """A run folder with this log; `lines` are rounds, or text as it stands, `metrics` what metrics.json says."""
     path.mkdir(parents=True, exist_ok=True)
+    if metrics is not None:
+        (path / "metrics.json").write_text(json.dumps(metrics))
     settings = {"method": "FA+AH", "grid": GRID, "clients": 2, "rounds": max(1, len(lines)), **settings}
     (path / "settings.toml").write_text(config.to_toml(config.make(settings)))
     text = (each if isinstance(each, str) else json.dumps(each) + "\n" for each in lines)

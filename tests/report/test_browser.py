@@ -6,15 +6,16 @@ import shutil
 import threading
 
 import pytest
-from folders import line, write_run
+from folders import line, train, write_run
 
 from fedaccord.report.page import write_page
 from fedaccord.report.watch import make_server
+from fedaccord.runtime.folder import read_rounds
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-SHARED = ("accuracy", "loss", "share", "part", "norms", "divergence", "seconds")
+SHARED = ("metric-0", "loss", "share", "part", "norms", "divergence", "seconds")
 TUNER = ("map", "mean-0", "mean-1", "reward")
 SECONDS = 60_000  # a loaded machine may take its time; nothing here measures it
 
@@ -36,6 +37,7 @@ def opened(browser, address, asked=(), **options):
     context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
     context.set_default_timeout(SECONDS)
     page = context.new_page()
+    page.clock.install()  # it goes as usual, but can be put forward
     problems, requests = [], []
     page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
@@ -163,6 +165,78 @@ def test_runs_can_be_chosen_and_hidden(browser, report):
         assert page.locator("#settings-table tr.differs").first.text_content().startswith("method")
 
 
+TWO = [{"name": "accuracy", "higher": True, "percent": True}, {"name": "rmse", "higher": False, "percent": False}]
+
+
+def values_of(page, chart):
+    return page.evaluate("id => document.getElementById(id).data.map((trace) => trace.y)", chart)
+
+
+def test_every_metric_has_its_chart_and_the_best_is_by_its_direction(browser, tmp_path):
+    def run(name, accuracies, errors, **settings):
+        values = enumerate(zip(accuracies, errors, strict=True), 1)
+        lines = [line(t, metrics={"accuracy": a, "rmse": e}) for t, (a, e) in values]
+        return write_run(tmp_path / name, lines, metrics=TWO, **settings)
+
+    first = run("first", [0.5, 0.75, 0.625], [3.0, 1.25, 2.0], seed=1)
+    second = run("second", [0.25, 0.5, 0.5], [4.0, 1.5, 1.75], seed=2)
+    untested = write_run(tmp_path / "untested", [line(t, metrics={}) for t in (1, 2)], metrics=[], seed=3)
+
+    write_page([first], tmp_path / "one.html")
+    with opened(browser, (tmp_path / "one.html").as_uri()) as page:
+        assert page.locator("#curves h3").all_text_contents() == ["Test accuracy", "Test rmse", "Loss"]
+        captions = page.locator("#curves figcaption").all_text_contents()
+        assert captions[0].endswith("Higher is better.")
+        assert captions[1].endswith("Lower is better.")
+        assert values_of(page, "metric-0") == [[50, 75, 62.5]]
+        assert values_of(page, "metric-1") == [[3, 1.25, 2]]
+        assert page.locator("#metric-0").get_attribute("aria-label").startswith("Test accuracy in percent by round")
+        assert page.locator("#facts .result").all_text_contents()[:2] == ["test accuracy62.50 %", "test rmse2"]
+        assert not page.locator("#method, #method-link").first.is_visible()
+
+    write_page([first, second, untested], tmp_path / "three.html")
+    with opened(browser, (tmp_path / "three.html").as_uri()) as page:
+        head = page.locator("#overview thead th").all_text_contents()
+        assert head == ["run", "rounds", "test accuracy", "best", "test rmse", "best", "loss", "time"]
+        rows = [row.locator("td").all_text_contents()[1:5] for row in page.locator("#overview tbody tr").all()]
+        assert rows == [["62.50 %", "75.00 %", "2", "1.25"], ["50.00 %", "50.00 %", "1.75", "1.5"], ["–"] * 4]
+        assert page.locator("#overview .best").all_text_contents() == ["62.50 %", "1.75"]  # the most, the least
+        assert values_of(page, "metric-1") == [[3, 1.25, 2], [4, 1.5, 1.75]]
+        page.locator("#overview input").first.uncheck()
+        assert values_of(page, "metric-1") == [[4, 1.5, 1.75]]
+
+
+def test_what_a_method_reports_is_shown(browser, tmp_path):
+    controlled = train(tmp_path / "controlled", method="SCAFFOLD", rounds=3)
+    plain = write_run(tmp_path / "plain", [line(t, policy={}) for t in (1, 2, 3)], method="FA")
+    sizes = [each["method"]["SCAFFOLD.size"] for each in read_rounds(controlled)]
+    said = f"he clients' control variates had a mean norm of {sizes[-1]:.3g} in the last round."
+
+    write_page([controlled], tmp_path / "one.html")
+    with opened(browser, (tmp_path / "one.html").as_uri()) as page:
+        assert page.locator("#method-link").is_visible()
+        assert page.locator("#method-sentences li").all_text_contents() == [f"T{said}"]
+        assert page.locator("#scalars h3").all_text_contents() == ["SCAFFOLD.size"]
+        assert drawn(page, "scalar-0", "path.js-line") == 1
+        assert values_of(page, "scalar-0")[0] == pytest.approx(sizes, rel=1e-4)
+
+    write_page([plain, controlled], tmp_path / "two.html")
+    with opened(browser, (tmp_path / "two.html").as_uri()) as page:
+        assert page.locator("#method-sentences li").all_text_contents() == [f"SCAFFOLD: T{said}"]
+        assert drawn(page, "scalar-0", "path.js-line") == 1  # the other run has no such figure
+        page.locator("#overview input").nth(1).uncheck()
+        assert drawn(page, "scalar-0", "path.js-line") == 0
+        page.set_viewport_size({"width": 360, "height": 800})
+        until(page, lambda: width_of(page, "#scalar-0 svg") == width_of(page, "#scalar-0"))
+        assert overflow(page) == 0
+
+    write_page([plain], tmp_path / "none.html")
+    with opened(browser, (tmp_path / "none.html").as_uri()) as page:
+        assert page.locator("#clients").is_visible()
+        assert not page.locator("#method").is_visible()
+        assert not page.locator("#method-link").is_visible()
+
+
 def test_on_paper_it_is_light_and_one_column(browser, report):
     with opened(browser, report, color_scheme="dark") as page:
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -181,15 +255,17 @@ def test_a_run_that_is_written_to_harm_is_shown_as_text(browser, tmp_path):
         line(1, guard=EVIL, policy=policy, refused=[{"client": EVIL, "why": EVIL}]),
         line(2, policy=policy, clients={EVIL: {"examples": 1, "update_norm": 1.0}}, seconds={EVIL: 1.0, "train": 1.0}),
     ]
-    folders = [write_run(tmp_path / str(i), lines, task=EVIL.replace("/", ""), replay=f"{EVIL} {i}") for i in (1, 2)]
+    lines = [{**each, "metrics": {EVIL: 0.5}, "method": {EVIL: each["round"]}} for each in lines]
+    own = f"from fedaccord.core.protocols import Part\nclass Own(Part):\n    def report(self, rounds): return [{EVIL!r}]\n"
+    (tmp_path / "evil.py").write_text(f"{own}own = Own()\n")
+    settings = {"task": EVIL.replace("/", ""), "method": f"{tmp_path / 'evil.py'}:own"}
+    metrics = [{"name": EVIL}]
+    folders = [write_run(tmp_path / str(i), lines, metrics, replay=f"{EVIL} {i}", **settings) for i in (1, 2)]
     write_page(folders, tmp_path / "report.html")
     with opened(browser, (tmp_path / "report.html").as_uri()) as page:
-        for place in ("h1", "#overview", "#sentences", "#events", "#parts", "#settings-table"):
+        places = ("h1", "#overview", "#curves", "#method-sentences", "#scalars", "#sentences", "#events", "#parts")
+        for place in (*places, "#settings-table", "#share"):
             assert "onerror=alert(1)" in page.locator(place).text_content(), place
-        assert (
-            "onerror=alert(1)" in page.locator("#seconds, #share .xtick").first.evaluate("node => node.innerHTML")
-            or True
-        )
         assert page.locator("img, a[href*=example], iframe").count() == 0
 
 
@@ -227,6 +303,8 @@ def test_a_live_page_follows_its_run(browser, tmp_path):
             with opened(browser, address, asked=[f"{address}data.json"]) as page:
                 at = page.locator("#round-shown")
                 assert page.locator("#empty").is_visible()
+                with page.expect_request(f"{address}data.json"):
+                    page.clock.run_for(60_000)  # one that goes on is
                 grow(1, 2, 3)
                 sync_api.expect(at).to_have_text("3", timeout=SECONDS)
                 grow(4, 5, rest='{"round": 6, "hy')  # half a line: not there yet
@@ -239,10 +317,9 @@ def test_a_live_page_follows_its_run(browser, tmp_path):
                 assert at.text_content() == "2"  # the reader's place is kept
                 assert page.locator("#round").get_attribute("max") == "8"
                 assert page.locator("#status").text_content() == "finished"
-                late = []
-                page.on("request", lambda request: late.append(request.url))
-                page.wait_for_timeout(2500)
-                assert late == []  # a finished run is not asked for again
+                page.evaluate("() => { window.asked = 0; window.fetch = async () => { window.asked += 1; }; }")
+                page.clock.run_for(60_000)
+                assert page.evaluate("window.asked") == 0  # a finished run is not asked for again
         finally:
             server.shutdown()
             thread.join()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from folders import line, write_run
+from folders import line, train, write_run
 
 from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.policy.gaussian import DiagonalGaussian, FullGaussian
@@ -142,6 +142,160 @@ def test_runs_without_a_tuner_have_no_story(real):
     assert [run["tuner"] is not None for run in page_data(real)["runs"]] == [False, True, True]
 
 
+def test_another_policy_may_log_what_it_likes(tmp_path):
+    """Only a discrete Gaussian on the run's own grid has a story."""
+    for number, policy in enumerate(
+        (
+            {"mu": 0.5, "A": 1.0},
+            {"mu": [0.0, 0.1]},
+            {"mu": [0.0, 0.1, 0.2], "A": [1.0, 1.0, 1.0]},
+            {"mu": [0.0, 0.1], "A": [[1.0], [2.0]]},
+            {"mu": ["a", "b"], "A": [1.0, 1.0]},
+            {"mu": {"lr": 1}, "A": None},
+            {"bandit": [1, 2]},
+        )
+    ):
+        assert one(write_run(tmp_path / str(number), [line(1, policy=policy)]))["tuner"] is None
+    diagonal = {**line(1)["policy"], "A": [4.0, 4.0]}
+    assert one(write_run(tmp_path / "diagonal", [line(1, policy=diagonal)]))["tuner"]["of"] == 1
+
+
+def test_a_story_is_seen_from_the_log_not_from_the_methods_name(tmp_path):
+    assert one(write_run(tmp_path / "tuned", [line(1)], method="FA"))["tuner"]["of"] == 1
+    assert one(write_run(tmp_path / "fixed", [line(1, policy={})], method="FA+AH"))["tuner"] is None
+
+
+# metrics
+
+TWO = [{"name": "accuracy", "higher": True, "percent": True}, {"name": "rmse", "higher": False, "percent": False}]
+
+
+def lines_with(**values):
+    """A line for each value; None: that round was not tested."""
+    columns = zip(*values.values(), strict=True)
+    each = [{n: v for n, v in zip(values, row, strict=True) if v is not None} for row in columns]
+    return [line(t, metrics=metrics) for t, metrics in enumerate(each, 1)]
+
+
+def test_the_best_of_a_metric_is_by_its_direction(tmp_path):
+    lines = lines_with(accuracy=[0.5, None, 0.75, 0.6], rmse=[3.0, None, 1.5, 2.0])
+    data = page_data([write_run(tmp_path / "run", lines, metrics=TWO)])
+    assert data["metrics"] == TWO
+    assert data["runs"][0]["metrics"] == [
+        {"last": 0.6, "best": 0.75, "rounds": [1, 3, 4], "values": [0.5, 0.75, 0.6]},
+        {"last": 2.0, "best": 1.5, "rounds": [1, 3, 4], "values": [3.0, 1.5, 2.0]},
+    ]
+
+
+def test_runs_need_not_have_the_same_metrics(tmp_path):
+    first = write_run(tmp_path / "first", lines_with(rmse=[3.0]), metrics=TWO[1:])
+    second = write_run(tmp_path / "second", lines_with(accuracy=[0.5], rmse=[2.0]), metrics=TWO)
+    untested = write_run(tmp_path / "untested", [line(1, metrics={})], metrics=[])
+    other = write_run(tmp_path / "other", lines_with(rmse=[0.1]), metrics=[{**TWO[1], "higher": True}])
+    data = page_data([first, second, untested, other])
+    assert data["metrics"] == [TWO[1], TWO[0], {**TWO[1], "higher": True}]  # the same word for another thing
+    last = [[metric and metric["last"] for metric in run["metrics"]] for run in data["runs"]]
+    assert last == [[3.0, None, None], [2.0, 0.5, None], [None, None, None], [None, None, 0.1]]
+
+
+def test_the_accuracy_of_earlier_logs_is_a_metric(tmp_path):
+    old = [{k: v for k, v in line(t).items() if k != "metrics"} | {"accuracy": a} for t, a in ((1, None), (2, 0.25))]
+    data = page_data([write_run(tmp_path / "old", old)])
+    assert data["metrics"] == TWO[:1]
+    assert data["runs"][0]["metrics"] == [{"last": 0.25, "best": 0.25, "rounds": [2], "values": [0.25]}]
+
+
+def test_real_metrics_are_those_of_the_log(real):
+    for path, run in zip(real, page_data(real)["runs"], strict=True):
+        logged = {each["round"]: each["metrics"]["accuracy"] for each in read_rounds(path) if each["metrics"]}
+        (found,) = run["metrics"]
+        assert found["rounds"] == list(logged)
+        assert found["values"] == pytest.approx(list(logged.values()), rel=1e-4)
+        assert (found["last"], found["best"]) == (found["values"][-1], max(found["values"]))
+
+
+# what the method reports
+
+
+def test_scaffold_reports_the_size_of_its_control_variates(tmp_path):
+    path = train(tmp_path / "run", method="SCAFFOLD", rounds=3)
+    run = one(path)
+    logged = [each["method"]["SCAFFOLD.size"] for each in read_rounds(path)]
+    assert len(logged) == 3
+    (curve,) = run["scalars"]
+    assert (curve["name"], curve["rounds"]) == ("SCAFFOLD.size", [1, 2, 3])
+    assert curve["values"] == pytest.approx(logged, rel=1e-4)
+    (sentence,) = run["sentences"]
+    assert f"{logged[-1]:.3g}" in sentence
+    assert [run["method"], run["tuner"]] == ["SCAFFOLD", None]
+
+
+OWN = """
+from fedaccord.core.protocols import Method, Part
+from fedaccord.core.settings import setting
+
+class Telling(Part):
+    name = "telling"
+    settings = (setting("mine", 2, "A setting of its own."),)
+
+    def report(self, rounds):
+        return [f"client 1 brought {sum(line['clients']['1']['examples'] for line in rounds)} examples"]
+
+class Broken(Part):
+    name = "broken"
+
+    def report(self, rounds):
+        return [rounds[0]["no such field"]]
+
+good = Telling()
+both = Method("both of them", (Telling(), Broken()))
+"""
+
+
+def test_a_method_from_a_file_reports_while_the_file_is_there(tmp_path):
+    file = tmp_path / "own_method.py"
+    file.write_text(OWN)
+    run = write_run(tmp_path / "run", [line(1), line(2)], method=f"{file}:good", mine=5)
+    data = page_data([run])
+    assert data["runs"][0]["sentences"] == ["client 1 brought 6 examples"]  # 3 + 3: it sees the whole log
+    assert data["runs"][0]["method"] == data["runs"][0]["label"] == "telling"
+    about = {row["name"]: row for row in data["settings"]}["mine"]
+    assert (about["help"], about["values"]) == ("A setting of its own.", ["5"])
+
+    for remains in (None, "import nothing_of_this_name", "good = 3", "def"):
+        file.unlink() if remains is None else file.write_text(remains)
+        data = page_data([run])
+        assert data["runs"][0]["sentences"] == []
+        assert data["runs"][0]["label"] == "own_method.py:good"
+        about = {row["name"]: row for row in data["settings"]}["mine"]
+        assert (about["help"], about["values"]) == ("", ["5"])
+
+
+def test_a_report_that_fails_does_not_cost_the_page(tmp_path):
+    (tmp_path / "two_parts.py").write_text(OWN)
+    run = one(write_run(tmp_path / "run", [line(1)], method=f"{tmp_path / 'two_parts.py'}:both"))
+    assert run["sentences"] == [
+        "client 1 brought 3 examples",
+        "the report of broken failed: KeyError('no such field')",
+    ]
+    assert run["method"] == "both of them"
+    begun = one(write_run(tmp_path / "begun", [], method=f"{tmp_path / 'two_parts.py'}:both"))
+    assert begun["sentences"] == []  # nothing to tell of yet
+
+
+def test_a_method_that_was_given_as_an_object_has_a_page(tmp_path):
+    """Its name is all that the folder knows."""
+    run = write_run(tmp_path / "run", [line(1)])
+    text = (run / "settings.toml").read_text()
+    (run / "settings.toml").write_text(text.replace('"FA+AH"', '"my own"') + "strength = 3\n")
+    data = page_data([run])
+    assert (data["runs"][0]["method"], data["runs"][0]["sentences"]) == ("my own", [])
+    assert {row["name"]: row["values"] for row in data["settings"]}["strength"] == ["3"]
+    (run / "settings.toml").write_text(text.replace('"FA+AH"', '"my own"').replace("seed = 0", "seed = -1"))
+    with pytest.raises(RunError, match=r"settings cannot be read.*seed"):
+        page_data([run])
+
+
 # clients and time
 
 
@@ -197,6 +351,24 @@ def test_settings_that_differ_come_first(tmp_path):
     assert not any(row["differs"] for row in others)
 
 
+def test_settings_are_those_that_the_runs_have(tmp_path):
+    plain = write_run(tmp_path / "plain", [line(1)], method="FA")
+    matched = write_run(tmp_path / "matched", [line(1)], method="FA+RM")
+    alone = {row["name"] for row in page_data([plain])["settings"]}
+    both = {row["name"]: row for row in page_data([plain, matched])["settings"]}
+    assert both.keys() - alone == {"rm_weight", "rm_layers", "rm_kernel", "rm_batch", "rm_memory"}
+    assert both["rm_weight"]["values"] == ["–", "0.0001"]
+    assert [name for name, row in both.items() if row["differs"]] == ["method"]  # FA has no rm_weight to differ in
+
+
+def test_how_a_run_is_operated_tells_it_apart_last(tmp_path):
+    """`wd_weight`, which a method brings, comes after `workers` in the list of all settings."""
+    folders = [
+        write_run(tmp_path / str(n), [line(1)], method="FA+WD", workers=n, wd_weight=n / 10) for n in (1, 2)
+    ]  # fmt: skip
+    assert [run["label"] for run in page_data(folders)["runs"]] == ["wd_weight 0.1", "wd_weight 0.2"]
+
+
 # size
 
 
@@ -247,13 +419,14 @@ def test_the_published_logs_are_read():
     for path in [runs[i] for i in evenly(len(runs), 5)]:
         run = one(path)
         assert run["finished"] == len(list(read_rounds(path)))
-        assert run["accuracy"] > 0.05
+        assert run["metrics"][0]["last"] > 0.05
 
 
 def test_a_bare_line_is_enough(tmp_path):
     run = one(write_run(tmp_path / "run", [{"round": 1}, {"round": 2, "loss": float("nan"), "policy": None}]))
     assert run["finished"] == 2
-    assert run["accuracy"] is run["loss"] is run["tuner"] is None
+    assert run["metrics"][0]["last"] is run["metrics"][0]["best"] is run["loss"] is run["tuner"] is None
+    assert run["metrics"][0]["values"] == run["scalars"] == run["sentences"] == []
 
 
 def test_half_a_line_is_not_there_yet(tmp_path):

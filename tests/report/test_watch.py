@@ -52,6 +52,8 @@ def test_it_gives_the_page_and_the_newest_data(tmp_path):
         status, headers, text = get(port)
         assert headers["Cache-Control"] == "no-store"
         assert json.loads(text)["runs"][0]["finished"] == 2
+        (run / "metrics.json").write_text('[{"name": "rmse", "higher": false}]')
+        assert [metric["name"] for metric in json.loads(get(port)[2])["metrics"]] == ["rmse"]
         assert get(port, "/etc/passwd")[0] == get(port, "/../data.json")[0] == 404
 
 

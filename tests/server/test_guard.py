@@ -4,27 +4,32 @@ import numpy as np
 import pytest
 import torch
 
-from fedaccord.core.records import Measured, ServerState
+from fedaccord.core.protocols import Measured
+from fedaccord.core.records import Accepted, ServerState, Snapshot
 from fedaccord.server.evaluate import ClientLosses
-from fedaccord.server.guard import judge
+from fedaccord.server.guard import guard
 
-OLD, NEW, OLDER = ({"w": torch.tensor([float(value)])} for value in (1, 2, 3))
+OLD, NEW, OLDER = (Snapshot({"w": torch.tensor([float(value)])}) for value in (1, 2, 3))
 STATE = ServerState(4, OLD, 2.0, {})
+
+
+def judge(state, model, measured, accepted, guards):
+    return guard(guards)(state, model, measured, accepted)
 
 
 def test_the_reward_is_the_relative_reduction():
     verdict = judge(STATE, NEW, Measured(1.5), 3, guards=True)
-    assert (verdict.params, verdict.loss, verdict.reward, verdict.guard) == (NEW, 1.5, 0.25, None)
+    assert (verdict.model, verdict.loss, verdict.reward, verdict.guard) == (NEW, 1.5, 0.25, None)
 
 
 @pytest.mark.parametrize("loss", [4.1, math.inf, math.nan])
 def test_a_round_that_blew_up_is_rolled_back_unless_as_printed(loss):
     verdict = judge(STATE, NEW, Measured(loss), 3, guards=True)
-    assert verdict.params is OLD
+    assert verdict.model is OLD
     assert (verdict.loss, verdict.reward, verdict.carried_out) == (2.0, -1.0, True)
     assert "rolled back" in verdict.guard
     printed = judge(STATE, NEW, Measured(loss), 3, guards=False)
-    assert printed.params is NEW
+    assert printed.model is NEW
     assert printed.guard is None
     assert printed.reward is None if not math.isfinite(loss) else printed.reward == pytest.approx(-1.05)
 
@@ -33,16 +38,16 @@ def test_where_clients_report_the_bad_model_is_the_one_they_received():
     """Its predecessor comes back, the reward goes to the round that made it, and this round had no effect."""
     state = ServerState(4, OLD, 2.0, {}, previous=OLDER)
     verdict = judge(state, NEW, Measured(9.0), 3, guards=True)
-    assert verdict.params is OLDER
+    assert verdict.model is OLDER
     assert (verdict.reward, verdict.carried_out) == (-1.0, False)
 
 
 def test_without_updates_or_without_a_loss_there_is_no_reward():
     skipped = judge(STATE, NEW, Measured(1.0), 0, guards=True)
-    assert skipped.params is OLD
+    assert skipped.model is OLD
     assert (skipped.reward, skipped.carried_out) == (None, False)
     early = judge(ServerState(0, OLD, None, {}), NEW, Measured(1.0), 3, guards=True)
-    assert early.params is NEW
+    assert early.model is NEW
     assert early.reward is None
 
 
@@ -59,9 +64,9 @@ def test_liars_cannot_move_a_robust_reward_out_of_the_honest_range():
         honest = rng.uniform(0.5, 2.5, (10, 10))  # ten rounds at once
         for row in honest:
             count = rng.integers(1, 5)
-            lies = rng.choice([-1e30, 0.0, 1e-30, 1e30, None, 5.0], count)
+            lies = rng.choice([-1e30, 0.0, 1e-30, 1e30, np.nan, np.inf, 5.0], count)
             low, high = row[count:].min(), row[count:].max()
-            reports = [{"received_loss": lie} for lie in lies] + [{"received_loss": value} for value in row[count:]]
+            reports = [Accepted(0, 5, 0.1, 1.0, received_loss=float(value)) for value in (*lies, *row[count:])]
             loss = losses({}, reports).loss
             assert low <= loss <= high
             reward = judge(ServerState(1, OLD, before, {}), NEW, Measured(loss), 10, guards=True).reward

@@ -4,8 +4,9 @@ theta_i, the matching layers, is trained along with the model and kept by the cl
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from fedaccord.core.records import Params
 from fedaccord.core.seeds import global_seed
 from fedaccord.core.settings import at_least, hyper, one_of, setting
 from fedaccord.methods.matching.activations import record, recording
+from fedaccord.methods.matching.describe import matching_report
 from fedaccord.methods.matching.layers import Matching
 
 
@@ -77,6 +79,7 @@ class MatchingPart(ClientPart):
 class RepresentationMatching(Part):
     name = "RM"
     about = "each client also rebuilds the received model's activations from its own (representation matching)"
+    cost = 2.5  # docs/log.md, "Speed"
     settings = (
         hyper(at_least(0, "rm_weight", 1e-4, "Weight of the matching loss, Eq. 1.")),
         setting("rm_layers", "", "Layers of interest by name, with commas (found if empty; see `fedaccord matching`)."),
@@ -88,6 +91,10 @@ class RepresentationMatching(Part):
 
     def client(self, built: Built) -> ClientPart:
         return MatchingPart(built)
+
+    def explain(self, model: nn.Module, inputs: Tensor, settings: Mapping[str, Any]) -> str:
+        """What matching would do to this model, as a table."""
+        return matching_report(model, inputs, layer_names(settings["rm_layers"]), settings["rm_kernel"])
 
 
 def layer_names(text: str) -> list[str] | None:

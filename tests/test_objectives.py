@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import hyper
 
-from fedaccord.client.objective import classification
-from fedaccord.core.records import Hyper
+from fedaccord.objectives import classification, default_entropy_min
 
 
 def oracle(logits, targets, minimum, weight):
@@ -23,24 +23,31 @@ def oracle(logits, targets, minimum, weight):
 def test_eq_8_and_cross_entropy_against_numpy(minimum, weight):
     rng = np.random.default_rng(0)
     logits, targets = rng.normal(size=(16, 10)) * 3, rng.integers(0, 10, 16)
-    hyper = Hyper(lr=0.1, steps=1, entropy_min=minimum, entropy_weight=weight)
-    loss = classification(torch.from_numpy(logits), torch.from_numpy(targets), hyper)
+    h = hyper(entropy_min=minimum, entropy_weight=weight)
+    loss = classification(torch.from_numpy(logits), torch.from_numpy(targets), h)
     assert float(loss) == pytest.approx(oracle(logits, targets, minimum, weight), rel=1e-12)
 
 
 def test_gradient_against_finite_differences():
-    hyper = Hyper(lr=0.1, steps=1, entropy_min=1.5, entropy_weight=0.7)
+    h = hyper(entropy_min=1.5, entropy_weight=0.7)
     logits = torch.randn(5, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
     targets = torch.tensor([0, 1, 2, 3, 5])
-    assert torch.autograd.gradcheck(lambda x: classification(x, targets, hyper), logits)
+    assert torch.autograd.gradcheck(lambda x: classification(x, targets, h), logits)
 
 
 def test_confident_outputs_are_penalised_and_uncertain_ones_are_not():
-    hyper = Hyper(lr=0.1, steps=1, entropy_min=2.0, entropy_weight=1.0)
-    none = Hyper(lr=0.1, steps=1)
+    h = hyper(entropy_min=2.0, entropy_weight=1.0)
+    none = hyper()
     targets = torch.tensor([0])
     flat, sharp = torch.zeros(1, 10), torch.tensor([[20.0] + [0.0] * 9])
-    assert classification(flat, targets, hyper) == classification(flat, targets, none)  # H = ln 10 > 2
-    assert float(classification(sharp, targets, hyper) - classification(sharp, targets, none)) == pytest.approx(
+    assert classification(flat, targets, h) == classification(flat, targets, none)  # H = ln 10 > 2
+    assert float(classification(sharp, targets, h) - classification(sharp, targets, none)) == pytest.approx(
         2.0, abs=1e-5
     )  # H is about 0
+
+
+def test_a_minimum_left_open_follows_the_number_of_scores():
+    logits, targets = torch.randn(6, 7, generator=torch.Generator().manual_seed(0)), torch.arange(6)
+    left_open = classification(logits, targets, hyper(entropy_min=None, entropy_weight=1.0))
+    assert default_entropy_min(7) == round(0.87 * math.log(7), 4)
+    assert left_open == classification(logits, targets, hyper(entropy_min=default_entropy_min(7), entropy_weight=1.0))

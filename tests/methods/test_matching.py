@@ -6,18 +6,19 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import client_side, hyper
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedaccord.client.objective import PlainLoss, RepresentationMatching, WeightDivergence
 from fedaccord.client.training import Site, minibatches, train
 from fedaccord.core.errors import MatchingError
-from fedaccord.core.records import ClientData, Hyper, Order
+from fedaccord.core.records import ClientData, Order
 from fedaccord.data.prepare import as_stored
 from fedaccord.methods.matching.activations import Pooling, record
 from fedaccord.methods.matching.layers import Matching, undo
+from fedaccord.objectives import classification
 
 
 def paper_example():
@@ -85,6 +86,7 @@ def as_numpy(module):
 
 
 def test_eq_1_against_numpy():
+    """Sums of some hundred float64 terms of about the same size: some hundred times 2^-53, a few 1e-14."""
     trained, frozen = randomise(paper_example(), 1).double(), randomise(paper_example(), 2).double()
     x = torch.randn(5, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     matching = randomise(Matching(frozen, x), 4).double()
@@ -107,10 +109,13 @@ def theta(loss_of):
     return [weight for part in loss_of.trained for weight in part.parameters()]
 
 
-def objective_and_order(model, x, **hyper):
-    objective = RepresentationMatching(model, x)
-    order = Order(1, (0,), {k: v.clone() for k, v in model.state_dict().items()}, Hyper(lr=0.1, steps=1, **hyper))
-    return objective, order
+def order_of(model, **own):
+    return Order(1, (0,), {k: v.clone() for k, v in model.state_dict().items()}, hyper(**own))
+
+
+def begin(side, model, order, client=0, kept=None):
+    """One client at the beginning of its round: its loss."""
+    return side.begin(classification, model, order, order.hyper, client, 0, kept or {})
 
 
 def test_gradients_against_finite_differences_in_float64():
@@ -118,8 +123,8 @@ def test_gradients_against_finite_differences_in_float64():
     model = randomise(paper_example(), 1).double()
     x = torch.randn(3, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     y = torch.tensor([0, 1, 2])
-    objective, order = objective_and_order(model, x, rm_weight=0.01, entropy_min=1.0, entropy_weight=1.0)
-    loss_of = objective.begin(model, order, client=0, seed=0, private=None)
+    order = order_of(model, rm_weight=0.01, entropy_min=1.0, entropy_weight=1.0)
+    loss_of = begin(client_side(model, x, "FA+RM"), model, order)
     randomise(model, 5)  # away from the received weights
     weights = [*model.parameters(), *theta(loss_of)]
     gradients = torch.autograd.grad(loss_of(x, y), weights)
@@ -141,42 +146,51 @@ def test_gradients_against_finite_differences_in_float64():
 def test_the_frozen_copy_gets_no_gradient_stays_in_eval_mode_and_holds_what_was_received():
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
     x, y = torch.randn(8, 4), torch.randint(0, 3, (8,))
-    objective, order = objective_and_order(model, x, rm_weight=0.1)
-    loss_of = objective.begin(model.train(), order, 0, 0, None)
+    order = order_of(model, rm_weight=0.1)
+    loss_of = begin(client_side(model, x, "FA+RM"), model.train(), order)
     loss_of(x, y).backward()
-    assert not objective.frozen.training
-    assert all(weight.grad is None and not weight.requires_grad for weight in objective.frozen.parameters())
-    assert all(torch.equal(value, order.params[name]) for name, value in objective.frozen.state_dict().items())
+    (frozen,) = loss_of.shared
+    assert not frozen.training
+    assert all(weight.grad is None and not weight.requires_grad for weight in frozen.parameters())
+    assert all(torch.equal(value, order.params[name]) for name, value in frozen.state_dict().items())
     assert all(weight.grad is not None and weight.grad.any() for weight in theta(loss_of))
 
 
 def test_weight_zero_is_fa():
     model = paper_example()
-    objective, order = objective_and_order(model, torch.randn(2, 1, 6, 6), rm_weight=0.0)
-    assert isinstance(objective.begin(model, order, 0, 0, None), PlainLoss)
+    x, y = torch.randn(2, 1, 6, 6), torch.tensor([0, 2])
+    order = order_of(model, rm_weight=0.0)
+    loss_of = begin(client_side(model, x, "FA+RM"), model, order)
+    assert loss_of.trained == []
+    assert torch.equal(loss_of(x, y), begin(client_side(model, x, "FA"), model, order)(x, y))
 
 
 def test_theta_starts_differently_for_each_client_and_is_taken_up_again():
     model = paper_example()
-    objective, order = objective_and_order(model, torch.randn(2, 1, 6, 6), rm_weight=0.1)
-    first = objective.begin(model, order, client=0, seed=0, private=None).keep()
-    other = objective.begin(model, order, client=1, seed=0, private=None).keep()
-    again = objective.begin(model, order, client=0, seed=0, private=None).keep()
-    kept = objective.begin(model, order, client=5, seed=0, private=first).keep()
+    order, side = order_of(model, rm_weight=0.1), client_side(model, torch.randn(2, 1, 6, 6), "FA+RM")
+
+    def theta_of(client, kept=None):
+        sent, keeps = begin(side, model, order, client, kept).finish(order.params)
+        assert sent == {}
+        return keeps["RM.theta"]
+
+    first, other, again = theta_of(0), theta_of(1), theta_of(0)
+    kept = theta_of(5, {"RM.theta": first})
     assert all(torch.equal(first[name], again[name]) and torch.equal(first[name], kept[name]) for name in first)
     assert not torch.equal(first["f.0.layer.weight"], other["f.0.layer.weight"])
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_weight_divergence_equals_autograd_on_the_penalised_loss(momentum):
-    """Three steps of FA+WD against torch.optim.SGD on cross-entropy + wd_weight * ||w_t - w_t^i||^2."""
-    model = randomise(nn.Linear(3, 2), 1)
+    """Three steps of FA+WD against torch.optim.SGD on cross-entropy + wd_weight * ||w_t - w_t^i||^2, in float64."""
+    model = randomise(nn.Linear(3, 2), 1).double()
     g = torch.Generator().manual_seed(0)
-    data = ClientData(torch.randn(6, 3, generator=g), torch.tensor([0, 1, 0, 1, 1, 0]))
+    data = ClientData(torch.randn(6, 3, generator=g).double(), torch.tensor([0, 1, 0, 1, 1, 0]))
     received = {k: v.clone() for k, v in model.state_dict().items()}
-    order = Order(1, (0,), received, Hyper(0.1, 3, batch_size=6, wd_weight=2.0, momentum=momentum))
-    site = Site(model, WeightDivergence(), [data], as_stored, cross_entropy, seed=0)
-    update, _ = train(site, copy.deepcopy(model), order, 0)
+    order = Order(1, (0,), received, hyper(0.1, 3, batch_size=6, wd_weight=2.0, momentum=momentum))
+    side = client_side(model, data.inputs[:2], "FA+WD")
+    site = Site(model, side, [data], as_stored, classification, cross_entropy, seed=0)
+    update, _ = train(site, copy.deepcopy(model), order, 0, {})
 
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
     for index in minibatches(site, order, 0):
@@ -278,9 +292,8 @@ def stacks(draw):
 def test_any_stack_builds_and_runs_backward(stack, kernel, batch):
     model, shape = stack
     x, y = torch.randn(3, *shape), torch.tensor([0, 1, 3])
-    objective = RepresentationMatching(model, x, kernel=kernel, batch=batch)
-    order = Order(1, (0,), {k: v.clone() for k, v in model.state_dict().items()}, Hyper(0.1, 1, rm_weight=1e-3))
-    loss_of = objective.begin(model.train(), order, 0, 0, None)
+    side = client_side(model, x, "FA+RM", rm_kernel=kernel, rm_batch=batch)
+    loss_of = begin(side, model.train(), order_of(model, rm_weight=1e-3))
     loss = loss_of(x, y)
     gradients = torch.autograd.grad(loss, [*model.parameters(), *theta(loss_of)], allow_unused=True)
     assert math.isfinite(float(loss.detach()))
@@ -427,9 +440,8 @@ class First(nn.Module):
 def test_odd_models_match_and_run_backward(name, batch):
     model = ODD[name]().double()
     x = torch.randn(16, 1, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    objective = RepresentationMatching(model, x[:2], batch=batch)
-    order = Order(1, (0,), {k: v.clone() for k, v in model.state_dict().items()}, Hyper(0.1, 1, rm_weight=1e-3))
-    loss_of = objective.begin(model.train(), order, 0, 0, None)
+    side = client_side(model, x[:2], "FA+RM", rm_batch=batch)
+    loss_of = begin(side, model.train(), order_of(model, rm_weight=1e-3))
     loss = loss_of(x, torch.arange(16) % 4)
     weights = [weight for label, weight in model.named_parameters() if "unused" not in label]
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, [*weights, *theta(loss_of)]))

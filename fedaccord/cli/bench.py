@@ -1,0 +1,55 @@
+"""`fedaccord bench` measures speed on this machine."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedaccord.cli.options import listed
+from fedaccord.cli.outcome import progress
+from fedaccord.core.errors import SettingsError
+
+
+def add(commands: Any, invoked: str) -> None:
+    """Add the parser of bench."""
+    bench = commands.add_parser(
+        "bench",
+        help="measure speed on this machine",
+        description="Measure speed on this machine, as ratios: shares (of the matrix-product peak, and against a bare "
+        "PyTorch loop), methods (the paper's run-time table), scaling (10 to 10,000 clients).",
+    )
+    bench.add_argument("parts", nargs="*", metavar="PART", help="shares, methods, scaling (all)")
+    bench.add_argument("--tasks", default="mnist", help="with commas: digits, mnist, cifar10, kws (mnist)")
+    bench.add_argument("--repeats", type=int, default=7, help="the median of so many counts (7)")
+    bench.add_argument("--workers", type=int, help="processes (as many as usable cores)")
+    bench.add_argument(
+        "-o", "--output", type=Path, metavar="FOLDER", help="bench.json, bench.md and bench.svg go there"
+    )
+    bench.set_defaults(command=bench_command)
+
+
+def bench_command(options: argparse.Namespace) -> int:
+    """Measure the parts that were asked for, print them as a table, and keep them if there is a folder for it."""
+    from fedaccord.experiments import bench
+    from fedaccord.report import speed
+
+    tasks = listed(options.tasks)
+    unknown = [part for part in options.parts if part not in bench.PARTS]
+    unknown += [task for task in tasks if task not in bench.STEPS]
+    if unknown:
+        raise SettingsError(
+            f"bench: unknown '{unknown[0]}'; parts are {', '.join(bench.PARTS)}, tasks {', '.join(bench.STEPS)}"
+        )
+    if options.repeats < 1:
+        raise SettingsError(f"--repeats {options.repeats}: expected 1 or more")
+    found = bench.run(options.parts or list(bench.PARTS), tasks, options.repeats, options.workers, progress)
+    print(speed.table(found))
+    if options.output:
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "bench.json").write_text(json.dumps(found, indent=1) + "\n")
+        (options.output / "bench.md").write_text(speed.table(found))
+        if "shares" in found:
+            speed.draw(found["shares"], options.output / "bench.svg")
+        print(f"written to {options.output}", file=sys.stderr)
+    return 0

@@ -1,0 +1,114 @@
+"""Several commands share these options, and read settings from them in the same way."""
+
+import argparse
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fedaccord import config
+from fedaccord.config import FIELDS, Settings
+from fedaccord.core.errors import RunError
+from fedaccord.core.settings import Setting
+
+
+def add_settings(parser: argparse.ArgumentParser, settings: Iterable[Setting], title: str = "settings") -> None:
+    """Add an option for each setting, with the setting's own sentence as its help."""
+    group = parser.add_argument_group(title)
+    for each in settings:
+        if each.name != "task":
+            default = "" if each.default is None else f" [{each.default}]"
+            text = (each.help + default).replace("%", "%%")
+            group.add_argument(f"--{each.name.replace('_', '-')}", metavar=each.kind.__name__.upper(), help=text)
+
+
+def settings_by_owner() -> dict[str, list[Setting]]:
+    """Return all settings there are, under the headings that --help shows."""
+    from fedaccord.methods.registry import PARTS
+    from fedaccord.server.steps import SERVER_SETTINGS
+
+    found = {"settings": list(FIELDS.values()), "settings of the server's step": list(SERVER_SETTINGS)}
+    seen = {each.name for group in found.values() for each in group}
+    for part in PARTS.values():
+        new = [each for each in part.settings if each.name not in seen]
+        seen |= {each.name for each in new}
+        if new:
+            found[f"settings of methods with {part.name}"] = new
+    return found
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add --json, which replaces the live view by lines for programs."""
+    parser.add_argument("--json", action="store_true", help="one JSON line a round, and one at the end")
+
+
+def study_options() -> argparse.ArgumentParser:
+    """Return a parent parser with the options of every command that makes tables from many runs."""
+    study = argparse.ArgumentParser(add_help=False)
+    study.add_argument("--lanes", type=positive, help="runs at a time (as many as usable cores)")
+    study.add_argument("--no-run", action="store_true", help="only make the tables from what is there")
+    return study
+
+
+def positive(text: str) -> int:
+    """Parse an integer of at least 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected 1 or more")
+    return int(text)
+
+
+def listed(text: str) -> list[str]:
+    """Split a list with commas, and keep each entry once."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def given(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that were typed; --set wins over a setting's own option."""
+    from fedaccord.methods.registry import find
+
+    method = next((text.split("=", 1)[1] for text in getattr(options, "set", []) if text.startswith("method=")), None)
+    method = method or getattr(options, "method", None)
+    there = config.table(find(method.strip()) if method else None)
+    typed = {
+        name: each.parse(text)
+        for name, each in there.items()
+        if name != "task" and isinstance(text := getattr(options, name, None), str)
+    }
+    if getattr(options, "paper", False):
+        typed["guards"] = False
+    typed |= dict(config.parse_assignment(text, there) for text in getattr(options, "set", []))
+    return typed | ({"method": lasting(typed["method"])} if "method" in typed else {})
+
+
+def given_or_in_file(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the --config file, if there is one, and those that were typed, which win."""
+    file = config.read_toml(options.config) if getattr(options, "config", None) else {}
+    if "method" in file:
+        file["method"] = lasting(file["method"])
+    return file | given(options)
+
+
+def settings_of(options: argparse.Namespace) -> tuple[Any, Settings]:
+    """Return the task and its settings, without those that can only be derived from the data."""
+    from fedaccord.tasks import find_task
+
+    merged = given_or_in_file(options)
+    name = options.task or merged.get("task", "digits")
+    config.make(merged)  # complain about a wrong value before loading anything
+    task = find_task(name, merged.get("image_size", 0))
+    split = merged.get("split", task.settings.get("split", "non-iid"))
+    return task, config.make(task.defaults(split), merged, {"task": lasting(name)})
+
+
+def lasting(name: str) -> str:
+    """Return a task's or method's name with its path made absolute, so that a run can be resumed from anywhere."""
+    file, colon, variable = name.rpartition(":")
+    if colon and file.endswith(".py"):
+        return f"{Path(file).resolve()}:{variable}"
+    return str(Path(name).resolve()) if Path(name).suffix == ".npz" or os.sep in name else name
+
+
+def must_be_there(folder: Path) -> None:
+    """Complain if the results folder from which --no-run makes tables does not exist."""
+    if not folder.is_dir():
+        raise RunError(f"{folder}: no such folder, so there is nothing to make tables from")

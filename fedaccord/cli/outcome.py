@@ -1,0 +1,85 @@
+"""Commands tell how they are going, how they ended, and with which exit code."""
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fedaccord.core.errors import EngineError
+
+FAILED = 1
+"""Some of the work failed, or nobody reads the output any more."""
+
+WRONG_USE = 2
+"""The user can put it right: a wrong setting, a missing file, a folder in use."""
+
+TRY_AGAIN = 75
+"""What was lost may come back, so the same command may succeed later (EX_TEMPFAIL of sysexits.h)."""
+
+STOPPED = 130
+"""The user stopped it (128 + SIGINT, as shells do)."""
+
+
+def progress(text: str) -> None:
+    """Print a line about the work under way to standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def say(options: argparse.Namespace, text: str) -> None:
+    """Print a line about the work under way, unless --json asked for lines for programs only."""
+    if not options.json:
+        progress(text)
+
+
+def try_again(error: EngineError) -> int:
+    """Report a lost connection with an exit code that allows a process manager to start the command again."""
+    print(f"fedaccord: {error}", file=sys.stderr)
+    return TRY_AGAIN
+
+
+def carry_on(options: argparse.Namespace, setup: Any, folder: Any) -> int:
+    """Drive a run from where its folder stands, and tell how it ended."""
+    from fedaccord.runtime.drive import drive
+    from fedaccord.runtime.live import choose
+
+    began = time.monotonic()
+    outcome = drive(setup, folder, choose(setup, options.json))
+    return tell(options, outcome, folder.path, began, f"fedaccord resume {folder.path}")
+
+
+def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, how_to_go_on: str) -> int:
+    """Print the summary of a run that ended or was stopped, and return the exit code."""
+    from fedaccord.runtime.folder import log_sha256, params_sha256, read_metrics
+    from fedaccord.runtime.live import figures
+
+    percent = {note.name for note in read_metrics(folder) if note.percent}
+    rounds = [dataclasses.asdict(log) for log in outcome.rounds]
+    metrics = next((log.metrics for log in reversed(outcome.rounds) if log.metrics), {})
+    summary: dict[str, Any] = {
+        "run": str(folder),
+        "rounds": outcome.state.round,
+        "loss": outcome.state.loss,
+        "metrics": metrics,
+        "stopped": outcome.stopped,
+        "warnings": outcome.warnings,
+        "seconds": round(time.monotonic() - began, 2),
+        "params_sha256": params_sha256(outcome.state.params),
+        "log_sha256": log_sha256(rounds),
+    }
+    for sentence in outcome.warnings:
+        print(f"fedaccord: warning: {sentence}", file=sys.stderr, flush=True)
+    if options.json:
+        print(json.dumps(summary), flush=True)
+        return STOPPED if outcome.stopped else 0
+    print(
+        f"after round {outcome.state.round}: {figures(outcome.state.loss, metrics, percent)}  ({summary['seconds']} s)"
+    )
+    print(f"parameters  sha256 {summary['params_sha256'][:16]}  log sha256 {summary['log_sha256'][:16]}")
+    print(f"run folder  {folder}")
+    if outcome.stopped:
+        print(f"stopped after round {outcome.state.round}; go on with: {how_to_go_on}")
+        return STOPPED
+    return 0
