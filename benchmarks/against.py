@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedaccord.client.objective import default_entropy_min
 from fedaccord.experiments.bench import STEPS, machine, prepared
+from fedaccord.objectives import default_entropy_min
 from fedaccord.runtime.build import hyper_of
 from fedaccord.runtime.drive import drive
 
@@ -53,15 +53,15 @@ def environment(name: str, root: Path) -> Path:
 
 def write_work(task: str, folder: Path) -> None:
     """The work as files that need nothing of fedaccord but its networks."""
-    simulation = prepared(task, "FA", engine="serial", augment=False)
-    site = simulation.federation.engine.site
+    setup = prepared(task, "FA", engine="serial", augment=False)
+    site = setup.experiment.engine.site
     np.save(folder / "inputs.npy", np.concatenate([site.prepare(c.inputs, None).numpy() for c in site.clients]))
     np.save(folder / "targets.npy", np.concatenate([client.targets.numpy() for client in site.clients]))
     np.save(folder / "ends.npy", np.cumsum([len(client) for client in site.clients]))
-    torch.save(simulation.params, folder / "start.pt")
+    torch.save(setup.params, folder / "start.pt")
     held = site.clients[0][:512]
     torch.save((site.prepare(held.inputs, None), held.targets), folder / "held.pt")
-    hyper = hyper_of(simulation.settings)
+    hyper = hyper_of(setup.settings, setup.method)
     work = {
         "models": str(HERE.parent / "fedaccord" / "models.py"),
         "network": NETWORK[task],

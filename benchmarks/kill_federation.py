@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from fedaccord import config
-from fedaccord.runtime.federation import LocalFederation
+from fedaccord.flower.local import LocalFederation
 from fedaccord.runtime.folder import RunFolder, params_sha256, read_rounds
 from fedaccord.tasks import find_task
 

@@ -17,7 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, nargs="+")
     for run in parser.parse_args().run:
-        rounds = [line["seconds"] for line in read_rounds(run) if line["accuracy"] is None]
+        rounds = [line["seconds"] for line in read_rounds(run) if not line["metrics"]]
         shares = [100 * (part["policy"] + part["evaluate"]) / sum(part.values()) for part in rounds]
         policy = 1e3 * statistics.median(part["policy"] for part in rounds)
         evaluate = 1e3 * statistics.median(part["evaluate"] for part in rounds)

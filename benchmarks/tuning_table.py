@@ -17,7 +17,7 @@ def main() -> int:
     rows = defaultdict(list)
     for run in sorted(run for folder in parser.parse_args().results for run in folder.glob("*FA+AH*-s[0-9]*")):
         lines = list(read_rounds(run))
-        accuracy = [100 * line["accuracy"] for line in lines if line["accuracy"] is not None][-1]
+        accuracy = [100 * line["metrics"]["accuracy"] for line in lines if line["metrics"]][-1]
         means = [line["policy"]["mean"] for line in (lines[0], lines[len(lines) // 2], lines[-1])]
         guards = sum(line["guard"] is not None for line in lines)
         rows[run.name.rsplit("-s", 1)[0]].append((accuracy, len(lines), means, guards))

@@ -49,10 +49,16 @@ def test_a_part_imports_only_what_the_design_allows(part):
         assert inside <= ALLOWED[part] | {"errors", "files", "processes"}, file
 
 
-def test_only_the_flower_engine_may_import_flwr():
+def test_only_the_flower_folder_may_import_flwr():
     for file in PACKAGE.rglob("*.py"):
         if any(name.split(".")[0] == "flwr" for name in imports_of(file)):
-            assert file.name == "flower.py"
+            assert file.parent == PACKAGE / "flower", file
+
+
+def test_the_flower_folder_imports_nothing_from_above_it():
+    for file in (PACKAGE / "flower").glob("*.py"):
+        inside = {part_of(name) for name in imports_of(file) if name.startswith("fedaccord.")}
+        assert not inside & {"runtime", "experiments", "report", "cli"}, file
 
 
 def test_importing_fedaccord_imports_no_extra():

@@ -23,16 +23,16 @@ from fedaccord import config
 from fedaccord.cli import main
 from fedaccord.core.errors import EngineError, RunError
 from fedaccord.core.processes import activity
-from fedaccord.runtime import federation
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import drive
-from fedaccord.runtime.federation import LocalFederation
 from fedaccord.runtime.folder import read_rounds
 from fedaccord.tasks import find_task
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.filterwarnings("ignore")  # flwr's own
-from fedaccord.flower.engine import is_whole  # noqa: E402
+from fedaccord.flower import local as federation  # noqa: E402
+from fedaccord.flower.local import LocalFederation  # noqa: E402
+from fedaccord.flower.superlink import is_whole  # noqa: E402
 
 OWN = {"task": "digits", "clients": 2, "method": "FA+RM+AH", "split": "dirichlet", "alpha": 0.3, "rounds": 4}
 SETTINGS = config.make(find_task("digits").defaults("dirichlet"), OWN)

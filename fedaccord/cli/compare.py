@@ -23,8 +23,8 @@ def add(commands: Any, invoked: str) -> None:
         parents=[study_options()],
         help="methods x splits x fractions x seeds, as one table",
         description="Run what is missing, go on with what was cut off, and print mean ± standard deviation of the "
-        "first metric on the test set, the best of a row marked. Tables (.md, .csv, .tex) go to the results folder, and "
-        "a page, if there are no more than 12 runs.",
+        "first metric on the test set, the best of a row marked. Tables (.md, .csv, .tex) go to the results folder, "
+        "and a page, if there are no more than 12 runs.",
     )
     compare.add_argument("--task", default="digits", help="as for run (digits)")
     compare.add_argument("--methods", default="FA,FA+RM+AH", help="with commas; all: all there are (FA,FA+RM+AH)")

@@ -93,9 +93,10 @@ def reach_options() -> argparse.ArgumentParser:
 def up_command(options: argparse.Namespace) -> int:
     """Run a whole federation on this machine, and end all its processes afterwards."""
     from fedaccord.core.files import write_durably
-    from fedaccord.runtime import federation
 
     need_flower()
+    from fedaccord.flower.local import LocalFederation
+
     if options.nodes < 1:
         raise SettingsError(f"--nodes {options.nodes}: expected 1 or more")
     task, settings = settings_of(options)
@@ -105,9 +106,7 @@ def up_command(options: argparse.Namespace) -> int:
     few = {"split": "dirichlet", "alpha": typed.get("alpha", 0.3)} if divided and "split" not in typed else {}
     settings = config.make(settings.values(), few, {"clients": options.nodes})
     folder = options.folder or Path("runs") / f"federation-{Path(settings.task.replace(':', '-')).name}"
-    local = federation.LocalFederation(
-        folder, folder / "settings.toml", options.nodes, options.insecure, options.json, divided
-    )
+    local = LocalFederation(folder, folder / "settings.toml", options.nodes, options.insecure, options.json, divided)
     write_durably(folder / "settings.toml", config.to_toml(settings).encode())  # nobody else may: the folder is locked
     say(options, f"{options.nodes} nodes, SuperLink at {local.address}, {'PLAINTEXT' if options.insecure else 'TLS'}; "
         f"everything is in {folder}")  # fmt: skip
@@ -120,7 +119,8 @@ def server_command(options: argparse.Namespace) -> int:
     from fedaccord.runtime.live import choose
 
     need_flower()
-    from fedaccord.flower.engine import Link, open_grid
+    from fedaccord.flower.adapter import open_grid
+    from fedaccord.flower.certificates import Link
 
     task, settings = settings_of(options)
     link = Link(options.superlink, root_certificates(options), secret=contents(options.secret))
@@ -140,7 +140,8 @@ def node_command(options: argparse.Namespace) -> int:
     from fedaccord.runtime import federation
 
     need_flower()
-    from fedaccord.flower.engine import Limits, Link, run_node
+    from fedaccord.flower.certificates import Link
+    from fedaccord.flower.node import Limits, run_node
 
     task, settings = settings_of(options)
     link = Link(options.superlink, root_certificates(options), options.key)

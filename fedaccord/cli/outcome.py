@@ -57,7 +57,7 @@ def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, 
 
     percent = {note.name for note in read_metrics(folder) if note.percent}
     rounds = [dataclasses.asdict(log) for log in outcome.rounds]
-    metrics = next((log.metrics for log in reversed(outcome.rounds) if log.metrics), {})
+    metrics: dict[str, float] = next((log.metrics for log in reversed(outcome.rounds) if log.metrics), {})
     summary: dict[str, Any] = {
         "run": str(folder),
         "rounds": outcome.state.round,

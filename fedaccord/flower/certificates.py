@@ -4,15 +4,48 @@ import datetime
 import ipaddress
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedaccord.core.errors import RunError
+from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.core.files import write_durably
 
 
+@dataclass(frozen=True)
+class Link:
+    """How to reach the SuperLink, and how to prove to it who one is."""
+
+    address: str
+    certificates: bytes | None  # of the authority that signed its certificate; None: plaintext
+    key: Path | None = None  # a node's private key
+    secret: bytes | None = None  # with which the server proves that runs are its to serve
+
+    @property
+    def place(self) -> tuple[str, bool, bytes | None]:
+        """The address, whether it is reached in plaintext, and the certificates."""
+        return self.address, self.certificates is None, self.certificates
+
+    def key_pair(self) -> Any:
+        """Read the node's private key and derive the public one; None if it has none."""
+        if self.key is None:
+            return None
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+        try:
+            key = load_ssh_private_key(self.key.read_bytes(), None)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{self.key}: not a private key of a node: {error}") from None
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return key, key.public_key()
+
+
 def make_authority(folder: Path, hosts: Sequence[str], days: int = 365) -> None:
-    """ca.pem (to give away), ca.key (to keep), server.pem and server.key for the SuperLink at these hosts."""
+    """Make an authority, and a certificate for the SuperLink at these hosts.
+
+    ca.pem is to give away, ca.key to keep; server.pem, server.key and secret are the SuperLink's.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -68,7 +101,7 @@ def make_authority(folder: Path, hosts: Sequence[str], days: int = 365) -> None:
 
 
 def make_node_key(path: Path) -> None:
-    """A node's private key, and beside it the public one (.pub), which the SuperLink is told."""
+    """Make a node's private key, and beside it the public one (.pub), which the SuperLink is told."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 

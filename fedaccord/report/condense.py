@@ -150,7 +150,7 @@ def described(runs: Sequence[Run]) -> dict[str, Setting]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """What tells a run from the others, in few words: 'FA+RM · seed 1'. Folder names only as a last resort."""
+    """What tells a run from the others, in few words: 'iid · seed 1'. Folder names only as a last resort."""
     table = described(runs)
     others = [name for name in table if name not in FIRST]
     order = [*FIRST, *sorted(others, key=lambda name: table[name].role != EXPERIMENT)]

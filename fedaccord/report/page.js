@@ -200,7 +200,7 @@
   }
 
   function renderCurves() {
-    const tested = "Of the server's model, in the rounds in which it was tested.";
+    const tested = "The server's model on the test set, in the rounds in which it was tested.";
     figures(byId("curves"), [
       ...data.metrics.map(({ name, higher }, m) => ({ id: `metric-${m}`, title: `Test ${name}`, caption: `${tested} ${higher ? "Higher" : "Lower"} is better.` })),
       { id: "loss", title: "Loss", caption: "L of the server's model after each round. The tuner's reward is by how much it fell." },

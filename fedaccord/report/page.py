@@ -75,7 +75,7 @@ def part(name: str) -> str:
 
 
 def title_of(data: dict[str, Any]) -> str:
-    """'digits, FA+RM' for one run; '3 runs: digits' for several."""
+    """Task and method of one run; of several how many, and their tasks: '3 runs: digits'."""
     runs = data["runs"]
     if len(runs) == 1:
         return f"{runs[0]['task']}, {runs[0]['method']}"

@@ -1,4 +1,4 @@
-"""What a task consists of on this machine: model, method, and the data of the server and of the clients that are here."""
+"""What a task consists of on this machine: model, method, the server's data and that of the clients that are here."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -145,8 +145,8 @@ class ServerChain:
 def absorb(mean: Params, params: Params, weight: float) -> None:
     """mean <- mean + weight (params - mean), in place; an empty mean takes the values.
 
-    Equal values stay equal to the bit. A tensor that is not a float (BatchNorm's batch counter, an index table, a mask) takes the largest value: it has no
-    mean, and equal ones stay as they are.
+    Equal values stay equal to the bit. A tensor that is not a float (BatchNorm's batch counter, an index table, a mask)
+    takes the largest value: it has no mean, and equal ones stay as they are.
     """
     if not mean:
         mean |= {name: value.clone() for name, value in params.items()}

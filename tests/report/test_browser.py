@@ -249,6 +249,17 @@ def test_on_paper_it_is_light_and_one_column(browser, report):
 EVIL = "</script><img src=x onerror=alert(1)><a href='https://example.org'>%{x}"
 
 
+OWN = f"""
+from fedaccord.core.protocols import Part
+
+class Own(Part):
+    def report(self, rounds):
+        return [{EVIL!r}]
+
+own = Own()
+"""
+
+
 def test_a_run_that_is_written_to_harm_is_shown_as_text(browser, tmp_path):
     policy = {**line(1)["policy"], "why": EVIL}
     lines = [
@@ -256,8 +267,7 @@ def test_a_run_that_is_written_to_harm_is_shown_as_text(browser, tmp_path):
         line(2, policy=policy, clients={EVIL: {"examples": 1, "update_norm": 1.0}}, seconds={EVIL: 1.0, "train": 1.0}),
     ]
     lines = [{**each, "metrics": {EVIL: 0.5}, "method": {EVIL: each["round"]}} for each in lines]
-    own = f"from fedaccord.core.protocols import Part\nclass Own(Part):\n    def report(self, rounds): return [{EVIL!r}]\n"
-    (tmp_path / "evil.py").write_text(f"{own}own = Own()\n")
+    (tmp_path / "evil.py").write_text(OWN)
     settings = {"task": EVIL.replace("/", ""), "method": f"{tmp_path / 'evil.py'}:own"}
     metrics = [{"name": EVIL}]
     folders = [write_run(tmp_path / str(i), lines, metrics, replay=f"{EVIL} {i}", **settings) for i in (1, 2)]

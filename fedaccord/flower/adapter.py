@@ -1,0 +1,288 @@
+"""Every part of Flower that is not public, behind a few words of our own.
+
+Public are flwr.app, flwr.clientapp and flwr.serverapp. Everything else of flwr is imported in this file and in no
+other, so that a new version of Flower can break this file alone; tests/flower/test_adapter.py says which name is gone.
+"""
+
+import contextlib
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fedaccord.core.errors import EngineError
+from fedaccord.flower.certificates import Link
+
+SUPPORTED = "1.41"
+"""The version of Flower that this file is written for."""
+
+
+@contextlib.contextmanager
+def supported_flower() -> Iterator[None]:
+    """Raise one sentence if Flower has another version, or lacks a name that is imported inside."""
+    try:
+        found = version("flwr")
+    except PackageNotFoundError:
+        found = "none"
+    wanted = f"fedaccord works with Flower {SUPPORTED} and finds {found}"
+    remedy = "pip install 'fedaccord[flower]'"
+    if found.split(".")[:2] != SUPPORTED.split("."):
+        raise EngineError(f"{wanted}: {remedy}")
+    try:
+        yield
+    except ImportError as error:
+        raise EngineError(f"{wanted}, in which something is missing ({str(error).split(' (')[0]}): {remedy}") from None
+
+
+with supported_flower():  # what takes long to import is imported where it is used
+    import httpx
+    from flwr.app import Error, Message
+    from flwr.common.constant import ErrorCode, SubStatus
+    from flwr.serverapp import Grid
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_all_nested_objects,
+        get_object_tree,
+        iterate_object_tree,
+        no_object_id_recompute,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import (
+        ObjectPullError,
+        inflate_object_from_contents,
+        pull_objects,
+        push_objects,
+    )
+    from flwr.supercore.run import RunNotRunningException
+    from flwr.supercore.task_identity import TaskIdentity
+
+LOST = (httpx.HTTPError, OSError)
+"""What Flower raises when it cannot reach the SuperLink."""
+POLL = 0.1
+"""Seconds between two looks for messages."""
+ACQUIRE = 60.0
+"""Seconds that the SuperLink has to hand over a run that was started."""
+PARTS = {"initial_backoff": 0.05, "backoff_cap": 1.0, "max_time": 15.0}
+"""Seconds between two looks for the parts of a message, at first and at most, and for how long it is looked for them.
+
+flwr takes 1, 10 and 7200; but most parts are there within milliseconds, and who sent a message may have died. What is
+sent again brings only the parts that are not there yet."""
+
+with supported_flower():
+    defaults = pull_objects.__kwdefaults__ or {}
+    if not PARTS.keys() <= defaults.keys():
+        raise ImportError(f"pull_objects has other parameters than {', '.join(PARTS)}")
+    defaults.update(PARTS)
+
+
+class MessageDropped(EngineError):
+    """A message that can neither be received nor answered any more, which leaves the others as they are."""
+
+
+def version_of(component: str) -> Any:
+    """Make what tells the SuperLink our version of flwr; it wants to know which component asks."""
+    with supported_flower():
+        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+    return RuntimeVersionHttpInterceptor(component_name=component)
+
+
+@contextlib.contextmanager
+def open_grid(link: Link) -> Iterator[Grid]:
+    """Start a run of Flower's and serve it in this process: its output, its signals and its end are ours."""
+    with supported_flower():
+        from flwr.common.serde import run_from_proto
+        from flwr.proto.runtime_pb2 import PullTaskInputRequest, PushTaskOutputRequest
+        from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+        from flwr.superlink.grid import HttpGrid
+
+    run, task, token = start_run(link)
+    grid = HttpGrid(*link.place, token=token)
+    heart = HeartbeatSender(make_task_heartbeat_fn_http(grid._runtime_client))
+    heart.start()
+    identify(task, run, 1)
+    grid.set_run(run_from_proto(grid._runtime_client.PullTaskInput(PullTaskInputRequest()).run))
+    how = SubStatus.FAILED
+    try:
+        yield grid
+        how = SubStatus.COMPLETED
+    except (httpx.HTTPError, RunNotRunningException) as error:
+        raise EngineError(f"the SuperLink at {link.address} is gone: {error}") from None
+    finally:
+        grid._retry_invoker.max_tries = 1
+        with contextlib.suppress(httpx.HTTPError, RunNotRunningException):  # if it is gone it will find out by itself
+            grid._runtime_client.PushTaskOutput(PushTaskOutputRequest(sub_status=how, details=""))
+        with contextlib.suppress(RuntimeError):  # it ends by itself when the SuperLink does not know the run any more
+            heart.stop()
+        grid.close()
+
+
+EMPTY_APP = """
+[project]
+name = "fedaccord"
+version = "1.0.0"
+description = "Served by fedaccord itself"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedaccord"
+
+[tool.flwr.app.components]
+serverapp = "none:app"
+clientapp = "none:app"
+"""
+
+
+def start_run(link: Link) -> tuple[int, int, str]:
+    """Start a run that this process serves; return its number, and the number and the token of the task to serve it."""
+    with supported_flower():
+        from flwr.cli.build import build_fab_from_disk
+        from flwr.common.serde import fab_to_proto
+        from flwr.proto.control_pb2 import StartRunRequest
+        from flwr.proto.runtime_pb2 import AcquireTaskRequest
+        from flwr.supercore.control import ControlHttpClient
+        from flwr.supercore.fab import Fab
+        from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
+        from flwr.supercore.retry import make_simple_http_retry_invoker
+        from flwr.supercore.runtime import RuntimeHttpClient
+
+    with tempfile.TemporaryDirectory() as folder:  # Flower wants an app for a run; nobody ever runs this one
+        (Path(folder) / "pyproject.toml").write_text(EMPTY_APP)
+        app = build_fab_from_disk(Path(folder))
+    try:
+        with ControlHttpClient.from_server_address(*link.place, [version_of("flwr CLI")]) as control:
+            request = StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(app).hexdigest(), app, {})))
+            run = control.StartRun(request).run_id
+        interceptors = [version_of("SuperExec")]
+        if link.secret is not None:
+            protected = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+            interceptors.append(SuperExecAuthHttpInterceptor(master_secret=link.secret, protected_methods=protected))
+        retry = make_simple_http_retry_invoker()
+        client = RuntimeHttpClient.from_server_address(*link.place, interceptors, retry_invoker=retry)
+        wanted = AcquireTaskRequest(supported_task_types=["flwr-serverapp"])
+        end = time.monotonic() + ACQUIRE
+        while not ((got := client.AcquireTask(wanted)).HasField("task") and got.task.run_id == run):
+            if time.monotonic() > end:
+                raise EngineError("the SuperLink gave the run to somebody else: it needs --isolation process")
+            time.sleep(POLL)  # those of runs that died come first
+        client.close()
+    except LOST as error:
+        raise EngineError(f"no SuperLink at {link.address}: {error}") from None
+    return run, got.task.task_id, got.token
+
+
+def identify(task: int, run: int, node: int) -> None:
+    """Tell flwr whose messages this process makes."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task, run, node
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A node's connection to the SuperLink, in which messages come and go as a whole."""
+
+    node: int  # its number, given by the SuperLink
+    look: Callable[..., Any]
+    pull: Callable[..., Any]
+    confirm: Callable[..., Any]
+    announce: Callable[..., Any]
+    push: Callable[..., Any]
+
+    def receive(self) -> Message | None:
+        """Return the next message, or None if there is none yet."""
+        came = self.look()
+        if came is None:
+            return None
+        head, tree = came
+        run, number = head.metadata.run_id, head.metadata.message_id
+        with dropping():
+            names = [part.object_id for part in iterate_object_tree(tree)]
+            contents = pull_objects(names, pull_object_fn=partial(self.pull, run))
+            self.confirm(run, number)
+            message: Any = inflate_object_from_contents(number, contents)
+        message.metadata.__dict__["_message_id"] = number
+        return message
+
+    def send(self, reply: Message, seconds: float) -> None:
+        """Send a reply that took so many seconds to make."""
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        with dropping(), no_object_id_recompute():
+            wanted, session = self.announce(reply, get_object_tree(reply), seconds)
+            push_objects(
+                get_all_nested_objects(reply),
+                push_object_fn=partial(self.push, reply.metadata.run_id, session),
+                object_ids_to_push=wanted,
+            )
+
+
+@contextlib.contextmanager
+def dropping() -> Iterator[None]:
+    """Raise MessageDropped if nobody waits for this message any more, or its sender did not finish it."""
+    try:
+        yield
+    except (RunNotRunningException, ObjectPullError):
+        raise MessageDropped("its run is over, or its sender is gone") from None
+
+
+@contextlib.contextmanager
+def connect(link: Link, patience: float | None = None) -> Iterator[Connection]:
+    """Connect as a node; `patience` is for how many seconds a SuperLink that does not answer is tried again."""
+    with supported_flower():
+        from flwr.supernode.fleet_http_connection import http_request_response
+
+    opened = http_request_response(*link.place, link.key_pair(), max_retries=None, max_wait_time=patience)
+    with opened as (node, look, announce, _, _, pull, push, confirm):
+        yield Connection(node, look, pull, confirm, announce, push)
+    raise EngineError(f"the connection to {link.address} has ended") from None  # flwr has said why
+
+
+def sign_off(link: Link, node: int) -> None:
+    """Sign off a node that was killed. The SuperLink would believe it online for a minute and let nobody in.
+
+    The node's own key proves that it is ours.
+    """
+    with supported_flower():
+        from flwr.proto.fleet_pb2 import DeactivateNodeRequest
+        from flwr.supernode.fleet_http_client import FleetHttpClient
+        from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    interceptors = [version_of("SuperNode"), NodeAuthHttpInterceptor(*link.key_pair())]
+    client = FleetHttpClient.from_server_address(*link.place, interceptors=interceptors)
+    with client, contextlib.suppress(httpx.HTTPError):  # it was not online
+        client.DeactivateNode(DeactivateNodeRequest(node_id=node))
+
+
+def register(link: Link, public_key: Path) -> None:
+    """Tell the SuperLink that the holder of this key may come in; it may know already."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    with supported_flower():
+        from flwr.proto.control_pb2 import RegisterNodeRequest
+        from flwr.supercore.control import ControlHttpClient
+        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    key: Any = load_ssh_public_key(public_key.read_bytes())
+    with ControlHttpClient.from_server_address(*link.place, [version_of("flwr CLI")]) as control:
+        try:
+            control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key)))
+        except httpx.HTTPStatusError as error:
+            if "already in use" not in error.response.text:
+                raise EngineError(f"{public_key}: cannot be registered: {error.response.text[:200]}") from None
+        except httpx.HTTPError as error:
+            raise EngineError(f"no SuperLink at {link.address}: {error}") from None
+
+
+def error_reply(message: Message, why: str) -> Message:
+    """Answer a message with the news that the client's process failed."""
+    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, why), reply_to=message)
+
+
+def database_version() -> tuple[str, set[str]]:
+    """Name the table in which the SuperLink's database says how it was made, and what is there when it is finished."""
+    with supported_flower():
+        from alembic.script import ScriptDirectory
+        from flwr.supercore.state.alembic.utils import ALEMBIC_DIR, ALEMBIC_VERSION_TABLE
+
+    return ALEMBIC_VERSION_TABLE, set(ScriptDirectory(str(ALEMBIC_DIR)).get_heads())

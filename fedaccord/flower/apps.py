@@ -1,0 +1,40 @@
+"""Both ends as Flower apps, for the stock commands flower-superlink, flower-supernode and flwr run."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedaccord.flower.node import Member
+from fedaccord.flower.wire import identity_record, records_of, reply_with
+
+
+def server_app(main: Callable[[Grid, Mapping[str, Any]], None]) -> ServerApp:
+    """Make a Flower app of the server; `main` gets the grid and the run's configuration."""
+    app = ServerApp()
+
+    @app.main()
+    def start(grid: Grid, context: Context) -> None:
+        main(grid, context.run_config)
+
+    return app
+
+
+def client_app(make: Callable[[Mapping[str, Any]], Member]) -> ClientApp:
+    """Make a Flower app of a client; `make` gets the node's configuration.
+
+    Flower starts a process for every message, and `make` is called in each that brings an order.
+    """
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        return reply_with(identity_record(int(context.node_config["client"])), message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return reply_with(make(context.node_config).answer(records_of(message)), message)
+
+    return app

@@ -1,0 +1,259 @@
+"""All of a federation on one machine, for a first try: SuperLink, nodes and server as processes of their own."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from fedaccord.core.errors import EngineError, RunError
+from fedaccord.core.processes import activity, die_with
+from fedaccord.flower.adapter import register
+from fedaccord.flower.certificates import Link, make_authority, make_node_key
+from fedaccord.flower.superlink import command_line, files_of, free_port, set_aside
+
+STOPPED = 130
+"""The exit status when a person asked to stop."""
+
+
+@dataclass
+class Part:
+    """A process of the federation, and how to start it again."""
+
+    name: str
+    words: list[str]
+    process: "subprocess.Popen[bytes] | None" = None
+    deaths: int = 0
+
+
+class LocalFederation:
+    """A federation whose processes all run on loopback; whoever dies is started again.
+
+    Its folder has keys, run (the server's run folder), node0 ... (each client's own), *.log, and link.db (the
+    SuperLink's). The folder is locked from here until `end`: two federations in one folder would mix up their keys and
+    sign off each other's nodes.
+    """
+
+    MAX_DEATHS = 100
+    SILENCE = 300.0
+    """Seconds without the least sign of activity after which a SuperLink that does not answer is given up."""
+    TELL = 15.0
+    """Seconds between two lines that say what is being waited for."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings_file: Path,
+        nodes: int,
+        insecure: bool = False,
+        json: bool = False,
+        simulate: bool = True,
+    ):
+        self.folder, self.nodes, self.insecure = folder, nodes, insecure
+        self.keys = folder / "keys"
+        self.database = folder / "link.db"
+        self.asked = False  # whether a person asked to stop
+        for name in (folder, folder / "home"):
+            name.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.lock = lock_folder(folder)
+        if not insecure and not (self.keys / "secret").exists():
+            make_authority(self.keys, ["localhost", "127.0.0.1"])
+        for node in range(nodes):
+            if not insecure and not (self.keys / f"node{node}").exists():
+                make_node_key(self.keys / f"node{node}")
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        python = [sys.executable, "-m", "fedaccord.cli", "federation"]
+        reach = ["--superlink", self.address]
+        reach += ["--insecure"] if insecure else ["--root-certificates", str(self.keys / "ca.pem")]
+        common = ["--config", str(settings_file), *reach, *(["--simulate"] if simulate else [])]
+        secret = [] if insecure else ["--secret", str(self.keys / "secret")]
+        self.link = Part("superlink", command_line(self.port, self.database, None if insecure else self.keys))
+        self.members = [
+            Part(
+                f"node{node}",
+                [*python, "node", *common, "--client", str(node), "--private", str(folder / f"node{node}"),
+                 *([] if insecure else ["--key", str(self.keys / f"node{node}")])],
+            )
+            for node in range(nodes)
+        ]  # fmt: skip
+        self.server = Part(
+            "server", [*python, "server", *common, *secret, "--run", str(folder / "run"), *(["--json"] if json else [])]
+        )
+
+    def parts(self) -> list[Part]:
+        """List the processes in the order in which they are started."""
+        return [self.link, *self.members, self.server]
+
+    def start(self, part: Part) -> None:
+        """Start a process. For the SuperLink, wait until it answers, and start it again if it is killed meanwhile."""
+        self.spawn(part)
+        while part is self.link:
+            try:
+                self.wait_for_link()
+                if not (self.insecure or self.asked):
+                    self.register()
+                return
+            except EngineError:
+                assert part.process is not None
+                killed = part.process.returncode is not None and part.process.returncode < 0
+                part.deaths += killed
+                if not killed or part.deaths > self.MAX_DEATHS:
+                    raise
+            self.spawn(part)
+
+    def spawn(self, part: Part) -> None:
+        """Create the process. The server speaks to the terminal, the others write into a log file each."""
+        if part is self.link:
+            self.set_aside_half_made()
+        env = {
+            **os.environ,
+            "FLWR_HOME": str(self.folder / "home" / part.name),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        with open(self.folder / f"{part.name}.log", "ab") as log:
+            part.process = subprocess.Popen(
+                part.words,
+                stdin=subprocess.DEVNULL,
+                stdout=None if part is self.server else log,
+                stderr=None if part is self.server else log,
+                env=env,
+                start_new_session=part is not self.server,  # Ctrl-C is for the server alone; it ends the rest
+                preexec_fn=partial(die_with, os.getpid()),  # none outlives this one
+            )
+        if part is self.server and self.asked:
+            part.process.terminate()  # it was not there yet when the signal came
+
+    def set_aside_half_made(self) -> None:
+        """Rename a database that the SuperLink was killed in while making it: no SuperLink could start with it again.
+
+        Nothing is lost with it: nodes are registered at every start, and a run goes on from the server's checkpoint.
+        """
+        if (aside := set_aside(self.database)) is not None:
+            say(f"{self.database} was never finished, or is another Flower version's: it is now {aside.name}, and a "
+                "new one is made; nothing is lost")  # fmt: skip
+
+    def register(self) -> None:
+        """Tell the SuperLink the keys of all nodes."""
+        link = Link(self.address, (self.keys / "ca.pem").read_bytes())
+        assert self.link.process is not None
+        try:
+            for node in range(self.nodes):
+                register(link, self.keys / f"node{node}.pub")
+        except EngineError:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # if it was killed, its connections close first
+                self.link.process.wait(5)
+            raise
+
+    def wait_for_link(self) -> None:
+        """Return when the SuperLink answers on its port, however long that takes, as long as it does anything at all.
+
+        Also when a person asked to stop.
+        """
+        process, log = self.link.process, self.folder / "superlink.log"
+        assert process is not None
+        new = not self.database.exists()
+        began = told = moved = time.monotonic()
+        seen: object = None
+        while not self.asked:
+            if (status := process.poll()) is not None:
+                raise EngineError(f"the SuperLink ended with status {status} before it answered; see {log}")
+            with socket.socket() as knock:
+                if knock.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            now = time.monotonic()
+            sizes = [file.stat().st_size if file.exists() else 0 for file in (log, *files_of(self.database))]
+            if (signs := (sizes, activity(process.pid))) != seen:
+                seen, moved = signs, now
+            elif now - moved > self.SILENCE:
+                raise EngineError(f"the SuperLink does not answer, and did nothing for {self.SILENCE:.0f} s; see {log}")
+            if now - told >= self.TELL:
+                doing = "makes its database" if new and self.database.exists() else "starts"
+                say(f"waiting for the SuperLink, which {doing} ({now - began:.0f} s so far); Ctrl-C ends it")
+                told = now
+            time.sleep(0.05)
+
+    def run(self) -> int:
+        """Run until the server is done and return its exit status. A part that dies is started again."""
+        with self.all_up():
+            while self.server.process is not None:
+                for part in self.parts():
+                    assert part.process is not None
+                    status = part.process.poll()
+                    if status is None:
+                        continue
+                    if part is self.server and (status in (0, 2, 130) or self.asked):
+                        return status if status in (0, 2) else STOPPED
+                    part.deaths += 1
+                    if status == 2 or part.deaths > self.MAX_DEATHS:
+                        raise EngineError(f"{part.name} cannot go on; see {self.folder / part.name}.log")
+                    try:
+                        self.start(part)
+                    except EngineError:
+                        if part.process.poll() is None:
+                            raise
+                time.sleep(0.1)
+        return STOPPED
+
+    @contextlib.contextmanager
+    def all_up(self) -> Iterator[None]:
+        """Start everything, unless a person asks to stop meanwhile, and end everything in the end."""
+
+        def handle(number: int, frame: Any) -> None:
+            self.asked = True
+            if number == signal.SIGTERM and self.server.process is not None:
+                self.server.process.terminate()  # Ctrl-C reaches it by itself
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            for part in self.parts():
+                if not self.asked:
+                    self.start(part)
+            yield
+        finally:
+            self.end()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def end(self) -> None:
+        """Ask every process to end, the SuperLink last so that the nodes can sign off; kill whoever does not listen.
+
+        The folder is free for another federation then.
+        """
+        for part in (self.server, *self.members, self.link):
+            if part.process is not None and part.process.poll() is None:
+                part.process.terminate()
+        for part in self.parts():
+            if part.process is not None:
+                try:
+                    part.process.wait(15)
+                except subprocess.TimeoutExpired:
+                    part.process.kill()
+                    part.process.wait()
+        self.lock.close()
+
+
+def lock_folder(folder: Path) -> IO[str]:
+    """Take the folder for this process until the file is closed, or fail at once."""
+    lock = open(folder / ".lock", "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise RunError(f"{folder}: a federation is running here already") from None
+    return lock
+
+
+def say(text: str) -> None:
+    """Print a line for the person at the terminal."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,162 @@
+"""A client's end of a real federation: its data, its limits, and what it keeps on its own disk."""
+
+import copy
+import hashlib
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, Message, MessageType
+
+from fedaccord.client.store import ClientStore
+from fedaccord.client.training import Site, train
+from fedaccord.core.errors import FedAccordError, UpdateRefused
+from fedaccord.core.files import write_durably
+from fedaccord.core.packages import check, check_finite, flatten
+from fedaccord.core.processes import die_with
+from fedaccord.core.records import Order
+from fedaccord.flower.adapter import POLL, MessageDropped, connect, error_reply, sign_off
+from fedaccord.flower.certificates import Link
+from fedaccord.flower.wire import identity_record, read_order, records_of, refusal_record, reply_with, update_record
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a client does at most, whoever asks."""
+
+    max_steps: int = 1000
+    min_lr: float = 1e-6
+    max_lr: float = 2.0
+    max_batch: int = 4096
+
+    def check(self, order: Order, client: int) -> None:
+        """Refuse an order that asks for more than this, or for a weight that is none."""
+        hyper = order.hyper_of(client)
+        if not 1 <= hyper.steps <= self.max_steps:
+            raise UpdateRefused(f"steps = {hyper.steps}: I do 1 to {self.max_steps}")
+        if not self.min_lr <= hyper.lr <= self.max_lr:
+            raise UpdateRefused(f"lr = {hyper.lr:g}: I take {self.min_lr:g} to {self.max_lr:g}")
+        if not 1 <= hyper.batch_size <= self.max_batch:
+            raise UpdateRefused(f"batch_size = {hyper.batch_size}: I take 1 to {self.max_batch}")
+        for name, value in {"momentum": hyper.momentum, **hyper.own}.items():
+            if value is not None and not 0 <= value < math.inf:
+                raise UpdateRefused(f"{name} = {value:g}: not a weight")
+
+
+class Member:
+    """One client of a federation. `site` holds its data alone, under its number; `folder` is on its own disk."""
+
+    def __init__(self, client: int, site: Site, folder: Path, experiment: str, limits: Limits):
+        self.client, self.site, self.experiment, self.limits = client, site, experiment, limits
+        self.workspace = copy.deepcopy(site.model)
+        self.store = ClientStore(folder / experiment, in_memory=False)
+        self.last: tuple[str, ConfigRecord] | None = None  # the newest order that was carried out, and its answer
+
+    def answer(self, record: Mapping[str, Any]) -> ConfigRecord:
+        """Carry out an order and return the reply. Whatever is refused leaves what the client keeps as it was."""
+        try:
+            return self.carried_out(record)
+        except FedAccordError as error:
+            return refusal_record(str(error))
+
+    def carried_out(self, record: Mapping[str, Any]) -> ConfigRecord:
+        """Train as ordered, from what was kept in the round that the order names; forget what is no longer needed."""
+        order = self.checked(record)
+        since = order.since[self.client]
+        before = self.store.get(self.client, since)
+        if since and self.site.method.kept and not before:
+            raise UpdateRefused(f"what I kept in round {since} is not here any more")
+        update, kept = train(self.site, self.workspace, order, self.client, before)
+        if kept:
+            self.store.put(self.client, order.round, kept, since)
+            self.store.prune({self.client: min(int(record["needed"]), since)})
+        return update_record(update)
+
+    def checked(self, record: Mapping[str, Any]) -> Order:
+        """Read an order of this experiment, within this client's limits and for its model; refuse any other."""
+        order = read_order(record, self.client)
+        if record.get("experiment") != self.experiment:
+            raise UpdateRefused("the server runs another experiment: task, settings or version differ from mine")
+        if self.site.method.kept and (type(record.get("since")) is not int or type(record.get("needed")) is not int):
+            raise UpdateRefused("the message does not name the round that I go on from")
+        self.limits.check(order, self.client)
+        own = self.site.model.state_dict()
+        for params in (order.params, *([order.previous] if order.previous is not None else [])):
+            check(params, own, "my model")
+            check_finite(params)
+        down = flatten(order.down)
+        check(down, flatten(self.site.method.down), "my method")
+        check_finite(down)
+        return order
+
+
+def run_node(link: Link, member: Member, say: Callable[[str], None], patience: float | None = None) -> None:
+    """Be a SuperNode for this client until SIGTERM. Code that a server sends is never fetched, let alone run.
+
+    Each order is carried out in a process forked for it, so that whatever happens there leaves this one in peace.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    note = None if link.key is None else Path(f"{link.key}.node")
+    if note is not None and note.exists() and note.read_text().isdigit():
+        sign_off(link, int(note.read_text()))
+    torch.set_num_threads(1)
+    with connect(link, patience) as connection:
+        if note is not None:
+            write_durably(note, str(connection.node).encode())
+        say(f"client {member.client} is connected as node {connection.node}")
+        while True:
+            try:
+                message = connection.receive()
+                if message is None:
+                    time.sleep(POLL)
+                    continue
+                begin = time.monotonic()
+                reply = in_a_child(member, message)
+                connection.send(reply, time.monotonic() - begin)
+            except MessageDropped as error:
+                say(f"dropped a message: {error}")
+
+
+def in_a_child(member: Member, message: Message) -> Message:
+    """Carry out an order in a forked process. If that dies, the server is told at once and may send it again."""
+    if message.metadata.message_type.startswith(MessageType.QUERY):
+        return reply_with(identity_record(member.client), message)
+    record = records_of(message)
+    asked = hashlib.sha256(ConfigRecord(dict(record)).deflate()).hexdigest()
+    if member.last is not None and member.last[0] == asked:  # sent twice: the answer was slow, or lost
+        return reply_with(member.last[1], message)
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            die_with(parent)
+            os.close(reader)
+            answer = member.answer(record)
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(answer.deflate())
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        data = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if status != 0:
+        return error_reply(message, "the client's process died")
+    answer = ConfigRecord.inflate(data)
+    if "params" in answer:
+        member.last = asked, answer
+    return reply_with(answer, message)

@@ -1,0 +1,160 @@
+"""The server's end of a real federation: an engine that trains its clients over Flower's grid."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedaccord.core.records import ClientUpdate, Order, Refusal
+from fedaccord.flower.adapter import LOST, POLL
+from fedaccord.flower.wire import (
+    FOR_CLIENT,
+    RECORD,
+    client_record,
+    order_record,
+    read_identity,
+    read_update,
+    records_of,
+    request,
+)
+
+RESEND = 5.0
+"""A client that did not answer is sent its order again after so many seconds, or after three times what the slowest
+took in the round before if that is longer; each time after twice as long."""
+FIRST = 60.0
+"""The same, before anybody has answered."""
+ROLL = 30.0
+"""Seconds that a node has to say which client it is, before it is asked again."""
+
+
+class FlowerEngine:
+    """An engine that sends the cohort its order and takes what comes back before the deadline.
+
+    A client is known by its own number, whatever node it sits on. An order that got lost with a process is sent again:
+    whoever has to do a round twice starts from what the order names, so it gives the same answer. `keeps`: whether
+    clients keep anything between rounds.
+    """
+
+    def __init__(self, grid: Grid, experiment: str, deadline: float, min_replies: int = 1, keeps: bool = False):
+        self.keeps = keeps
+        self.grid, self.experiment, self.deadline, self.min_replies = grid, experiment, deadline, min_replies
+        self.nodes: dict[int, int] = {}  # client -> node
+        self.asked: dict[str, int] = {}  # roll-call messages that wait for an answer
+        self.answered: set[int] = set()  # nodes that have said who they are
+        self.absent: set[int] = set()  # clients that did not answer in their last round
+        self.online: set[int] = set()
+        self.one_by_one = False  # whether replies are pulled singly, since one of them was beyond reading
+        self.needed: Mapping[int, int] = {}  # client -> the oldest round that it may have to go on from
+        self.pause = FIRST
+
+    def train(self, order: Order) -> Iterator[ClientUpdate | Refusal]:
+        """Yield what became of each client of the cohort, in the cohort's order."""
+        begin, slowest, usable = time.monotonic(), 0.0, 0
+        end = begin + self.deadline
+        record = order_record(order, self.experiment)
+        contents = {client: self.content(record, order, client) for client in order.cohort}
+        sent: dict[str, int] = {}
+        due = dict.fromkeys(order.cohort, 0.0)  # client -> when to send (again)
+        pause = dict.fromkeys(order.cohort, self.pause)
+        done: dict[int, ClientUpdate | Refusal] = {}
+        waiting = list(order.cohort)
+        look = 0.0
+        while waiting:
+            now = time.monotonic()
+            missing = [client for client in waiting if client not in done]
+            if now >= look:
+                look = now + 1.0
+                self.online = set(self.grid.get_node_ids())
+            if any(self.nodes.get(client) not in self.online for client in missing):
+                self.call_roll()
+            ready = [client for client in missing if now >= due[client] and self.nodes.get(client) in self.online]
+            letters = [(self.nodes[client], contents[client]) for client in ready]
+            numbers = self.send(letters, order.round, max(1.0, end - now))
+            for client, number in zip(ready, numbers, strict=True):
+                sent[number] = client
+                due[client], pause[client] = now + pause[client], 2 * pause[client]
+            for number, reply in self.pull(list(sent)):
+                client = sent.pop(number)
+                if reply is None or reply.has_error():  # its process died, or its node is gone: once more, soon
+                    due[client] = min(due[client], time.monotonic() + 1.0)
+                elif client in missing and client not in done:
+                    done[client] = read_update(client, order, records_of(reply))
+                    usable += isinstance(done[client], ClientUpdate)
+                    self.absent.discard(client)
+                    slowest = time.monotonic() - begin
+            enough = usable >= self.min_replies and all(client in done or self.hopeless(client) for client in waiting)
+            if now >= end or enough:
+                for client in waiting:
+                    if client not in done:
+                        self.absent.add(client)
+                        done[client] = Refusal(client, "no reply in time" if now >= end else "not connected")
+            while waiting and waiting[0] in done:
+                yield done.pop(waiting.pop(0))
+            if waiting:
+                time.sleep(POLL)
+        self.pause = max(RESEND, 3 * slowest) if slowest else self.pause
+
+    def hopeless(self, client: int) -> bool:
+        """Tell whether a client missed its last round and is still not connected: if the others suffice, go on."""
+        return client in self.absent and self.nodes.get(client) not in self.online
+
+    def content(self, record: ConfigRecord, order: Order, client: int) -> RecordDict:
+        """Put together what all clients get and what is this client's alone."""
+        own = client_record(order, client, self.needed.get(client, 0), self.keeps)
+        return RecordDict({RECORD: record} if own is None else {RECORD: record, FOR_CLIENT: own})
+
+    def send(
+        self, letters: Sequence[tuple[int, RecordDict]], round: int, life: float, kind: str = MessageType.TRAIN
+    ) -> list[str]:
+        """Send each node its content; return the numbers of the messages."""
+        messages = [request(content, node, kind, life, round) for node, content in letters]
+        return list(self.grid.push_messages(messages)) if messages else []
+
+    def pull(self, numbers: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
+        """Yield the replies that are there, with the number of what each answers; None for one beyond reading."""
+        parts = [[number] for number in numbers] if self.one_by_one else [list(numbers)]
+        for part in filter(None, parts):
+            try:
+                replies = list(self.grid.pull_messages(part))
+            except LOST:
+                raise
+            except Exception:  # somebody sent what flwr cannot put together; what came with it may be lost
+                self.one_by_one = True
+                yield from ((number, None) for number in part)
+                continue
+            for reply in replies:
+                if reply.metadata.reply_to_message_id in part:
+                    yield reply.metadata.reply_to_message_id, reply
+
+    def call_roll(self) -> None:
+        """Ask every node that has not said so yet which client it is. The first to claim a number has it."""
+        self.answered &= self.online
+        self.nodes = {client: node for client, node in self.nodes.items() if node in self.online}
+        unknown = [node for node in self.online if node not in {*self.answered, *self.asked.values()}]
+        questions = [(node, RecordDict({RECORD: ConfigRecord({})})) for node in unknown]
+        self.asked |= zip(self.send(questions, 0, ROLL, MessageType.QUERY), unknown, strict=True)
+        for number, reply in self.pull(list(self.asked)):
+            node = self.asked.pop(number)
+            if reply is not None and not reply.has_error():
+                self.answered.add(node)
+                client = read_identity(records_of(reply))
+                if client is not None:
+                    self.nodes.setdefault(client, node)
+
+    def open(self, folder: Path | None) -> None:
+        """Do nothing: what clients keep lies with them."""
+
+    def expect(self, accepted: Mapping[int, int]) -> None:
+        """Do nothing: a client that lacks its part says so itself."""
+
+    def save(self) -> None:
+        """Do nothing: there is nothing to save here."""
+
+    def prune(self, accepted: Mapping[int, int]) -> None:
+        """Name these rounds in the next messages: the clients may forget what is older."""
+        self.needed = accepted
+
+    def close(self) -> None:
+        """Do nothing: the grid belongs to whoever opened it."""

@@ -1,0 +1,154 @@
+"""What travels between the two ends: orders and updates as Flower's records, and back.
+
+One message goes down and one comes back for each client and round. A message is one record: a few numbers, and tensors
+as safetensors bytes (exact, any dtype). Every object of a message is a request of its own: one is fastest. Only where
+clients keep something, or have hyper-parameters of their own, a second, tiny record goes with the order.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fedaccord.core.errors import UpdateRefused
+from fedaccord.core.packages import decode, encode, flatten, unflatten
+from fedaccord.core.records import OPTIMIZER, ClientUpdate, Hyper, Order, Refusal
+
+VERSION = 2
+"""Of what travels; both ends must speak the same."""
+RECORD, FOR_CLIENT = "fedaccord", "fedaccord.client"
+"""The names of our records in a message: what all clients get, and what is this client's."""
+WHOLE = ("steps", "batch_size")
+
+ODD = (KeyError, TypeError, ValueError, OverflowError, RuntimeError)
+"""What reading a message can raise if somebody wrote nonsense into it."""
+
+
+# ---------------------------------------------------------------- messages
+
+
+def request(content: RecordDict, node: int, kind: str, life: float, round: int) -> Message:
+    """Address a message to a node; it is worth nothing after `life` seconds."""
+    return Message(content, dst_node_id=node, message_type=kind, ttl=life, group_id=str(round))
+
+
+def reply_with(record: ConfigRecord, message: Message) -> Message:
+    """Answer a message with a record."""
+    return Message(RecordDict({RECORD: record}), reply_to=message)
+
+
+def records_of(message: Message) -> dict[str, Any]:
+    """Return what is ours in a message, under plain names."""
+    found = message.content.config_records
+    return {**found.get(RECORD, ConfigRecord()), **found.get(FOR_CLIENT, ConfigRecord())}
+
+
+# ---------------------------------------------------------------- down
+
+
+def order_record(order: Order, experiment: str) -> ConfigRecord:
+    """Write what every client of the cohort gets: nothing in it says who it is for."""
+    record = ConfigRecord(
+        {
+            "version": VERSION,
+            "round": order.round,
+            "experiment": experiment,
+            "report_loss": order.report_loss,
+            "hyper": json.dumps(order.hyper.values()),
+            "params": encode(order.params),
+        }
+    )
+    if order.down:
+        record["down"] = encode(flatten(order.down))
+    if order.previous is not None:
+        record["previous"] = encode(order.previous)
+    return record
+
+
+def client_record(order: Order, client: int, needed: int, keeps: bool) -> ConfigRecord | None:
+    """Write what is this client's: the round it goes on from, the oldest it may need again, its own h_t."""
+    record = ConfigRecord({"since": order.since.get(client, 0), "needed": needed} if keeps else {})
+    if client in order.each:
+        record["own_hyper"] = json.dumps(order.each[client].values())
+    return record or None
+
+
+def read_order(record: Mapping[str, Any], client: int) -> Order:
+    """Read an order at a client; anything odd is refused with a sentence."""
+    if record.get("version") != VERSION:
+        raise UpdateRefused(f"the server speaks version {record.get('version')!r}, I speak {VERSION}")
+    try:
+        each = {client: read_hyper(record["own_hyper"])} if "own_hyper" in record else {}
+        down = unflatten(decode(record["down"])) if "down" in record else {}
+        previous = decode(record["previous"]) if "previous" in record else None
+        hyper, params, asked = read_hyper(record["hyper"]), decode(record["params"]), bool(record["report_loss"])
+        round, since = record["round"], record.get("since", 0)
+    except KeyError as error:
+        raise UpdateRefused(f"the message has no {error}") from None
+    except ODD as error:
+        raise UpdateRefused(f"the message cannot be read: {error}"[:200]) from None
+    if type(round) is not int or round < 1 or type(since) is not int or not 0 <= since < round:
+        raise UpdateRefused(f"round {round!r}, which goes on from {since!r}")
+    return Order(round, (client,), params, hyper, each, down, {client: since}, asked, previous)
+
+
+def read_hyper(text: str) -> Hyper:
+    """Read hyper-parameters: finite numbers by name, whole where they must be; None leaves one to the client."""
+    values = json.loads(text)
+    for name, value in values.items():
+        if value is None and name not in OPTIMIZER:
+            continue
+        if type(value) not in (int, float) or (name in WHOLE and type(value) is not int):
+            raise UpdateRefused(f"{name} = {value!r} is of the wrong type")
+        if not math.isfinite(value):
+            raise UpdateRefused(f"{name} = {value!r} is not a number to train with")
+    own = {name: value if value is None else float(value) for name, value in values.items() if name not in OPTIMIZER}
+    return Hyper(**{name: values[name] for name in OPTIMIZER}, own=own)
+
+
+# ---------------------------------------------------------------- up
+
+
+def update_record(update: ClientUpdate) -> ConfigRecord:
+    """Write a client's update, with only those losses that it was asked for."""
+    record = ConfigRecord({"examples": update.examples, "loss": float(update.loss), "params": encode(update.params)})
+    if update.sent:
+        record["sent"] = encode(flatten(update.sent))
+    for name in ("received_loss", "previous_loss"):
+        if getattr(update, name) is not None:
+            record[name] = float(getattr(update, name))
+    return record
+
+
+def refusal_record(why: str) -> ConfigRecord:
+    """Write that a client refuses an order, and why."""
+    return ConfigRecord({"why": why})
+
+
+def read_update(client: int, order: Order, record: Mapping[str, Any]) -> ClientUpdate | Refusal:
+    """Read only what was asked for from a client's reply; it is checked once more before it enters the mean."""
+    try:
+        if "why" in record:
+            return Refusal(client, f"the client said no: {str(record['why'])[:200]}")
+        asked = {"received_loss": order.report_loss, "previous_loss": order.previous is not None}
+        reports = [float(record[name]) if wanted else None for name, wanted in asked.items()]
+        sent = unflatten(decode(record["sent"])) if "sent" in record else {}
+        return ClientUpdate(client, decode(record["params"]), record["examples"], float(record["loss"]), sent, *reports)
+    except (UpdateRefused, *ODD) as error:
+        return Refusal(client, f"the reply cannot be read: {error!r}"[:200])
+
+
+# ---------------------------------------------------------------- the roll-call
+
+
+def identity_record(client: int) -> ConfigRecord:
+    """Write which client a node is."""
+    return ConfigRecord({"client": client})
+
+
+def read_identity(record: Mapping[str, Any]) -> int | None:
+    """Read which client a node claims to be; None if it does not say so in a number."""
+    client = record.get("client")
+    return client if type(client) is int else None

@@ -1,0 +1,143 @@
+"""A client's end by itself: what it carries out, what it keeps, and what it refuses."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from flower_helpers import private_files, settings_for
+from helpers import hyper
+
+from fedaccord.core.records import Order, Refusal
+from fedaccord.flower.node import Limits, Member
+from fedaccord.flower.wire import client_record, order_record, read_update
+from fedaccord.runtime.build import site_of
+from fedaccord.runtime.federation import client_settings
+from fedaccord.runtime.folder import experiment_of
+from fedaccord.runtime.parts import parts_of
+from fedaccord.tasks import find_task
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # flwr's own
+
+ORDER = Order(1, (1,), {"w": torch.zeros(2)}, hyper())
+
+
+@pytest.fixture
+def member(tmp_path):
+    parts = parts_of(find_task("digits"), settings_for(method="FA+RM"))
+    settings = client_settings(parts.settings)
+    site = site_of(replace(parts, settings=settings))
+    limits = Limits(max_steps=20, min_lr=0.01, max_lr=0.5)
+    made = Member(1, site, tmp_path, experiment_of(settings), limits)
+    made.params = {name: value.clone() for name, value in parts.model.state_dict().items()}
+    return made
+
+
+def order_for(member, round=1, needed=0, since=None, experiment=None, params=None, **values):
+    """As the two records of a message give it; a round goes on from the one before it unless `since` is another."""
+    values = hyper(0.1, 3, rm_weight=1e-2).but(values)
+    since = {1: round - 1 if since is None else since}
+    order = Order(round, (1,), params or member.params, values, since=since)
+    own = client_record(order, 1, needed, keeps=True)
+    return {**order_record(order, experiment or member.experiment), **own}
+
+
+def test_a_repeated_round_starts_from_the_theta_of_before_it(member, tmp_path):
+    first = member.answer(order_for(member, 1))
+    second = member.answer(order_for(member, 2, needed=1))
+    after = private_files(tmp_path)
+    assert member.answer(order_for(member, 2, needed=1)) == second
+    assert private_files(tmp_path) == after
+    assert [name[:6] for name in after["1"]] == ["000001", "000002"]
+    member.answer(order_for(member, 3, needed=2))
+    assert [name[:6] for name in private_files(tmp_path)["1"]] == ["000002", "000003"]
+    assert first != second
+
+
+def test_a_round_that_did_not_count_leaves_no_trace(member, tmp_path):
+    """Round 2 was refused or rolled back: round 3 goes on from round 1, as if round 2 had never been."""
+    member.answer(order_for(member, 1))
+    straight = member.answer(order_for(member, 3, since=1))
+    member.answer(order_for(member, 2))
+    assert member.answer(order_for(member, 3, since=1)) == straight
+    assert member.answer(order_for(member, 3, since=2)) != straight
+
+
+def test_what_the_client_does_not_have_any_more_is_a_reason(member):
+    assert "what I kept in round 4 is not here any more" in member.answer(order_for(member, 5))["why"]
+
+
+def test_what_an_earlier_run_left_is_not_taken_for_this_ones(member, tmp_path):
+    """The same experiment once more, with the same folder: rounds that this run did not do must not be there."""
+    for round in (1, 2, 3):
+        member.answer(order_for(member, round))
+    member.answer(order_for(member, 1))
+    assert [name[:6] for name in private_files(tmp_path)["1"]] == ["000001"]
+
+
+def test_a_damaged_theta_is_a_reason_not_a_crash(member, tmp_path):
+    member.answer(order_for(member, 1))
+    (file,) = tmp_path.rglob("*.safetensors")
+    file.write_bytes(b"junk")
+    assert "damaged" in member.answer(order_for(member, 2))["why"]
+
+
+BAD_ORDERS = [
+    ({"steps": 21}, "steps = 21: I do 1 to 20"),
+    ({"steps": 0}, "steps = 0"),
+    ({"lr": 0.6}, "lr = 0.6: I take 0.01 to 0.5"),
+    ({"lr": float("nan")}, "lr = nan is not a number"),
+    ({"lr": 1e-9}, "lr = 1e-09"),
+    ({"rm_weight": float("inf")}, "rm_weight = inf is not a number"),
+    ({"rm_weight": -0.5}, "rm_weight = -0.5: not a weight"),
+    ({"momentum": -1.0}, "momentum = -1"),
+    ({"batch_size": 10**6}, "batch_size = 1000000"),
+    ({"experiment": "another"}, "another experiment"),
+    ({"params": "fewer"}, "names differ from my model's"),
+    ({"params": "shape"}, "has shape"),
+    ({"params": "nan"}, "not finite"),
+]
+
+
+@pytest.mark.parametrize(("changes", "why"), BAD_ORDERS)
+def test_a_client_refuses_what_is_outside_its_limits(member, tmp_path, changes, why):
+    member.answer(order_for(member, 1))
+    before = private_files(tmp_path)
+    if kind := changes.get("params"):
+        params = {name: value.clone() for name, value in member.params.items()}
+        name = next(iter(params))
+        if kind == "fewer":
+            del params[name]
+        else:
+            params[name] = params[name][:1] if kind == "shape" else params[name] * float("nan")
+        changes = {"params": params}
+    reply = member.answer(order_for(member, 2, **changes))
+    assert set(reply) == {"why"}
+    assert why in reply["why"]
+    assert private_files(tmp_path) == before
+    assert read_update(1, ORDER, reply) == Refusal(1, f"the client said no: {reply['why']}")
+
+
+@pytest.mark.parametrize("drop", ["version", "round", "since", "needed", "params", "hyper", "experiment"])
+def test_a_message_that_lacks_something_is_refused(member, drop):
+    record = order_for(member)
+    del record[drop]
+    assert set(member.answer(record)) == {"why"}
+
+
+def test_a_message_of_another_kind_is_refused(member):
+    for name, value in (
+        ("hyper", [0.1]),
+        ("hyper", '{"lr": 0.1, "steps": 2.5, "batch_size": 8, "momentum": 0.0}'),
+        ("hyper", '{"lr": 0.1}'),
+        ("hyper", '{"lr": [1], "steps": 2, "batch_size": 8, "momentum": 0.0}'),
+        ("hyper", "x"),
+        ("down", b"junk"),
+        ("version", 1),
+        ("since", 7),
+        ("params", b"junk"),
+        ("round", 0),
+        ("round", "2"),
+    ):
+        record = order_for(member)
+        record[name] = value
+        assert set(member.answer(record)) == {"why"}, name

@@ -1,0 +1,77 @@
+"""The server's end by itself, over a grid in memory: what honest software never sends, and who does not answer."""
+
+import pytest
+import torch
+from flower_helpers import Wire, client
+from helpers import hyper
+
+from fedaccord.core.records import Order, Refusal
+from fedaccord.flower.server import FlowerEngine
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # flwr's own
+
+
+def engine_over(wire, deadline=1.0, **more):
+    return FlowerEngine(wire, "e", deadline, **more)
+
+
+TWO = Order(1, (0, 1), {"w": torch.zeros(2)}, hyper())
+
+
+def test_nonsense_from_one_client_leaves_the_others_alone(own_run, clock):
+    overflow = b'{"w":{"dtype":"F32","shape":[0,4611686018427387904,4611686018427387904],"data_offsets":[0,0]}}'
+    bad = {
+        "overflow": client(1, params=len(overflow).to_bytes(8, "little") + overflow),
+        "a reply to another": lambda message: answer_to(message, "m99"),
+        "what flwr cannot read": lambda message: ValueError("broken") if message.metadata.message_type != "query" else
+        client(1)(message),
+    }  # fmt: skip
+    for name, node in bad.items():
+        wire = Wire({10: client(0), 11: node})
+        engine = engine_over(wire, deadline=4.0)
+        engine.nodes, engine.answered = {0: 10, 1: 11}, {10, 11}
+        first, second = engine.train(TWO)
+        assert first.client == 0, name
+        assert torch.equal(first.params["w"], torch.zeros(2)), name
+        assert isinstance(second, Refusal), name
+
+
+def answer_to(message, number):
+    reply = client(1)(message)
+    reply.metadata.__dict__["_reply_to_message_id"] = number
+    return reply
+
+
+def test_a_loss_that_nobody_asked_for_is_not_read(own_run):
+    update, _ = engine_over(Wire({10: client(0, received_loss=9.0, previous_loss=1e-9), 11: client(1)})).train(TWO)
+    assert (update.received_loss, update.previous_loss) == (None, None)
+
+
+def test_a_dead_client_costs_one_deadline_and_an_outage_does_not_use_up_the_run(own_run, clock):
+    wire = Wire(
+        {10: client(0), 11: lambda message: None if message.metadata.message_type != "query" else client(1)(message)}
+    )
+    engine = engine_over(wire, deadline=3.0)
+    begin = clock.now
+    assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate", "Refusal"]
+    assert clock.now >= begin + 3.0
+    wire.away = {11}
+    begin = clock.now
+    assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate", "Refusal"]
+    assert clock.now == begin  # nobody waits for it any more
+    wire.away = {10, 11}
+    for _ in range(2):  # with nobody there a round waits: they may come back
+        begin = clock.now
+        assert {type(each).__name__ for each in engine.train(TWO)} == {"Refusal"}
+        assert clock.now >= begin + 3.0
+    wire.away = set()
+    wire.answers[12] = client(1)  # back, on another node
+    wire.away = {11}
+    assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate"] * 2
+
+
+def test_an_order_dies_with_its_round(own_run, clock):
+    wire = Wire({10: client(0), 11: client(1)})
+    list(engine_over(wire, deadline=7.0).train(TWO))
+    lives = {message.metadata.message_type: message.metadata.ttl for message in wire.pushed}
+    assert lives["train"] == 7.0

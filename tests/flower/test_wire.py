@@ -1,0 +1,41 @@
+"""What travels comes back exactly, and what cannot be read is a refusal."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import hyper
+
+from fedaccord.core.records import ClientUpdate, Order, Refusal
+from fedaccord.flower.wire import client_record, order_record, read_order, read_update, update_record
+from fedaccord.runtime.folder import params_sha256
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # flwr's own
+
+ORDER = Order(1, (1,), {"w": torch.zeros(2)}, hyper())
+
+
+@pytest.mark.parametrize(
+    "reply", [{}, {"params": b"junk", "examples": 3, "loss": 0.1}, {"params": b"", "loss": 1.0}, {"examples": 3}]
+)
+def test_a_reply_that_cannot_be_read_is_a_refusal(reply):
+    assert isinstance(read_update(4, ORDER, reply), Refusal)
+
+
+def test_an_order_and_an_update_travel_exactly():
+    odd = {"a": torch.tensor([0.1, float("nan"), -0.0]), "n": torch.tensor(7), "h": torch.ones(2, dtype=torch.bfloat16)}
+    h = hyper(0.1 + 0.2, 3, momentum=0.9, rm_weight=1 / 3, entropy_min=None)
+    each = {2: hyper(0.7, 9, rm_weight=0.1)}
+    order = Order(3, (2,), odd, h, each, {"SCAFFOLD.c": odd}, {2: 1}, True, odd)
+    own = client_record(order, 2, needed=1, keeps=True)
+    assert client_record(order, 1, needed=0, keeps=False) is None
+    back = read_order({**order_record(order, "e"), **own}, 2)
+    assert (back.round, back.hyper, back.hyper_of(2), back.report_loss) == (3, h, each[2], True)
+    assert back.since == {2: 1}
+    for sent, came in ((odd, back.params), (odd, back.previous), (odd, back.down["SCAFFOLD.c"])):
+        assert params_sha256(sent) == params_sha256(came)
+    update = ClientUpdate(2, odd, 7, 0.1 + 0.2, {"SCAFFOLD.change": odd}, 1 / 3, 2 / 3)
+    answer = read_update(2, order, update_record(update))
+    assert params_sha256(answer.sent["SCAFFOLD.change"]) == params_sha256(odd)
+    assert replace(answer, params=odd, sent=update.sent) == update
+    assert params_sha256(answer.params) == params_sha256(odd)
