@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 VERSION = 2
 """Of the run folder: what its files look like. Folders without one are of 0.1; they can still be read."""
-RENAMED = {"rm_store": "store"}
-"""What settings were called in 0.1."""
 GRID = "lr = 0.05..0.5/9 log; steps = 5..45/9"
 ENGINES = "auto, serial, pool, stacked, ray"
 SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "natural")
@@ -212,7 +210,7 @@ def parse_assignment(text: str, among: Mapping[str, Setting]) -> tuple[str, Any]
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The settings in a file; numbers written without a point are accepted where a float is wanted."""
-    from fedaccord.methods.registry import find
+    from fedaccord.methods.registry import RENAMED, find
 
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -1,11 +1,10 @@
 """Adaptive hyper-parameters in whole runs: resume, replay, both ways of measuring the loss, what reaches a client."""
 
-import dataclasses
 import itertools
 
 import pytest
 import torch
-from fedaccord.client.objective import RepresentationMatching, WeightDivergence
+from helpers import client_side, hyper
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -13,9 +12,9 @@ from fedaccord import config
 from fedaccord.client.training import Site, train
 from fedaccord.core.algorithm import run, start
 from fedaccord.core.errors import RunError, SettingsError
-from fedaccord.core.records import ClientData, Hyper, Order
+from fedaccord.core.records import OPTIMIZER, ClientData, Order
 from fedaccord.data.prepare import as_stored
-from fedaccord.policy.grid import TUNABLE
+from fedaccord.objectives import classification
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import checkpoint, drive
 from fedaccord.runtime.folder import RunFolder, fingerprint, log_sha256, params_sha256, read_rounds
@@ -55,13 +54,13 @@ WAYS = [
 def test_psi_and_its_window_survive_a_stop_to_the_bit(tmp_path, changes):
     whole = finish(tmp_path / "whole", simulation(**changes))
     sim = simulation(**changes)
-    about = fingerprint(sim.settings, sim.params, sim.federation.data())
+    about = fingerprint(sim.settings, sim.params, sim.experiment.data())
     with RunFolder.create(tmp_path / "cut", sim.settings) as folder:
-        engine = sim.federation.engine
+        engine = sim.experiment.engine
         engine.open(folder.private)
-        state = start(sim.federation, sim.params)
+        state = start(sim.experiment, sim.params)
         checkpoint(engine, folder, state, about)
-        for state, log in run(sim.federation, state):  # noqa: B020
+        for state, log in run(sim.experiment, state):  # noqa: B020
             folder.append(log)
             if state.round == 5:
                 break  # after the log line of round 5, before its checkpoint
@@ -94,7 +93,7 @@ def test_the_log_says_all_of_a_decision(tmp_path):
 
 def test_rewards_known_a_round_late_belong_to_the_round_before():
     sim = simulation(evaluate="clients")
-    logs = [log for _, log in run(sim.federation, start(sim.federation, sim.params))]
+    logs = [log for _, log in run(sim.experiment, start(sim.experiment, sim.params))]
     assert logs[0].reward is None
     for before, after in itertools.pairwise(logs):
         assert after.reward == pytest.approx((before.loss - after.loss) / before.loss)
@@ -103,7 +102,7 @@ def test_rewards_known_a_round_late_belong_to_the_round_before():
 def test_pairs_are_measured_on_the_same_examples():
     """The reward compares what this round's clients measured of both models, not the loss known before."""
     sim = simulation(evaluate="clients", paired=True)
-    logs = [log for _, log in run(sim.federation, start(sim.federation, sim.params))]
+    logs = [log for _, log in run(sim.experiment, start(sim.experiment, sim.params))]
     entry = logs[3].clients["0"]
     before = sum(e["previous_loss"] for e in logs[3].clients.values()) / 10
     assert logs[3].reward == pytest.approx((before - logs[3].loss) / before)
@@ -128,21 +127,21 @@ def test_every_hyper_parameter_that_can_be_tuned_takes_effect_in_a_client(name):
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     data = ClientData(torch.randn(20, 4, generator=g), torch.randint(0, 3, (20,), generator=g))
     params = {key: value.clone() for key, value in model.state_dict().items()}
-    base = Hyper(0.1, 3, 10, 0.0, entropy_min=1.09, entropy_weight=1.0, wd_weight=0.1, rm_weight=0.01)
-    objective = WeightDivergence() if name == "wd_weight" else RepresentationMatching(model, data.inputs[:2])
+    base = hyper(0.1, 3, 10, 0.0, entropy_min=1.09, entropy_weight=1.0, wd_weight=0.1, rm_weight=0.01)
+    side = client_side(model, data.inputs[:2], "FA+WD+RM")
+    site = Site(model, side, [data], as_stored, classification, cross_entropy, seed=0)
 
-    site = Site(model, objective, [data], as_stored, cross_entropy, seed=0)
+    def result(values):
+        return params_sha256(train(site, model, Order(1, (0,), params, values), 0, {})[0].params)
 
-    def result(hyper):
-        return params_sha256(train(site, model, Order(1, (0,), params, hyper), 0)[0].params)
-
-    assert result(base) != result(dataclasses.replace(base, **{name: VALUES[name]}))
-    assert set(VALUES) | {"server_lr"} == set(TUNABLE)  # the server's own is tested with the aggregate
+    assert result(base) != result(base.but({name: VALUES[name]}))
+    known = {each.name for each in config.table().values() if each.hyper}
+    assert set(VALUES) | {"server_lr"} == known | set(OPTIMIZER)  # the server's own is tested with the aggregate
 
 
 def test_more_hyper_parameters_are_one_line_in_the_settings():
     sim = simulation(grid=f"{GRID}; momentum = 0, 0.5, 0.9; server_lr = 0.5, 1", rounds=3)
-    for _, log in run(sim.federation, start(sim.federation, sim.params)):
+    for _, log in run(sim.experiment, start(sim.experiment, sim.params)):
         assert set(log.hyper) == {"lr", "steps", "momentum", "server_lr"}
     with pytest.raises(SettingsError, match="cannot be tuned"):
         simulation(grid="colour = 1, 2")
@@ -156,9 +155,9 @@ def test_a_start_that_blows_up_is_rolled_back_and_the_rate_comes_down():
     """
     grid = "lr = 0.01, 0.1, 1000 log; steps = 2, 4"
     sim = simulation(grid=grid, start="lr = 1000", rounds=8, hyper_lr=0.05, precision=5.0)
-    state = start(sim.federation, sim.params)
+    state = start(sim.experiment, sim.params)
     top, losses, logs = state.policy["mu"][0], [state.loss], []
-    for state, log in run(sim.federation, state):  # noqa: B020
+    for state, log in run(sim.experiment, state):  # noqa: B020
         losses.append(state.loss)
         logs.append(log)
     assert {bool(log.guard) for log in logs if log.hyper["lr"] == 1000} == {True}

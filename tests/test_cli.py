@@ -178,7 +178,7 @@ def test_own_data_from_a_file_and_a_task_from_python(tmp_path, capsys, monkeypat
     arguments = ["run", "mine.npz", "--clients", 3, "--rounds", 20, "--runs", tmp_path / "runs"]
     code, _, summary = run_json(capsys, *arguments)
     assert code == 0
-    assert summary["accuracy"] > 0.9  # blobs some 4 sqrt(2 * 6) = 14 deviations apart: it errs nowhere
+    assert summary["metrics"]["accuracy"] > 0.9  # blobs some 4 sqrt(2 * 6) = 14 deviations apart: it errs nowhere
 
     (tmp_path / "tasks.py").write_text(
         "from fedaccord import Task\nfrom fedaccord.data import digits\nfrom fedaccord.data.prepare import Pixels\n"

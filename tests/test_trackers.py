@@ -46,7 +46,7 @@ def test_the_csv_has_a_line_a_round_also_after_a_kill(stopped):
     assert [int(line["round"]) for line in lines] == [1, 2, 3, 4, 5, 6]
     for line, log in zip(lines, logs, strict=True):
         assert float(line["loss"]) == log.loss
-        assert line["accuracy"] == ("" if log.accuracy is None else str(log.accuracy))
+        assert line["accuracy"] == (str(log.metrics["accuracy"]) if log.metrics else "")
         assert float(line["hyper/lr"]) == log.hyper["lr"]
         assert float(line["tuner_mean/lr"]) == log.policy["mean"]["lr"]
 

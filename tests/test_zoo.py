@@ -20,17 +20,17 @@ NETWORKS = {"resnet": 6, "vgg_like": 6, "signal": 3, "transformer": 3}  # layers
 def test_a_network_beyond_the_papers_trains_with_matching(name):
     task = find_task(f"{ZOO}:{name}")
     settings = config.make(task.defaults("iid"), {"method": "FA+RM", "split": "iid", "rounds": 4, "rm_weight": 1e-3})
-    simulation = from_task(task, settings)
-    objective = simulation.federation.engine.site.objective
-    assert len(objective.matching.f) == NETWORKS[name]
-    logs = [log for _, log in run(simulation.federation, start(simulation.federation, simulation.params))]
+    setup = from_task(task, settings)
+    engine = setup.experiment.engine
+    (matching,) = (client.matching for _, client in engine.site.method.parts if hasattr(client, "matching"))
+    assert len(matching.f) == NETWORKS[name]
+    logs = [log for _, log in run(setup.experiment, start(setup.experiment, setup.params))]
     assert all(log.guard is None and not log.refused for log in logs)
     assert logs[-1].loss < logs[0].loss
     # theta_i moved, in every matching layer: gradients reach it (line 10)
-    store = simulation.federation.engine.store
     with global_seed(settings.seed, "matching", 0, client=0):
-        objective.matching.reset_parameters()
-    began, ended = objective.matching.state_dict(), store.get(0, 99)
+        matching.reset_parameters()
+    began, ended = matching.state_dict(), engine.store.get(0, logs[-1].round)["RM.theta"]
     assert all(not torch.equal(began[name], ended[name]) for name in ended)
 
 

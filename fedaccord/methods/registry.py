@@ -30,6 +30,10 @@ METHODS = ("FA", "FA+WD", "FA+RM", "FA+AH", "FA+RM+AH", "SCAFFOLD", "FedAvgM", "
 """The combinations that are listed; others that make sense work too, such as SCAFFOLD+AH."""
 
 
+RENAMED = {"rm_store": "store"}
+"""What settings were called in version 0.1."""
+
+
 def find(name: str) -> Method:
     """A method by its name, or by file.py:variable."""
     file, colon, variable = name.rpartition(":")

@@ -221,7 +221,7 @@ def read_checkpoint(manifest: Path) -> Checkpoint | None:
         if body["previous_accepted"] is not None:
             before = snapshot_of(packages, PREVIOUS, body["previous_accepted"])
         state = ServerState(body["round"], model, body["loss"], body["policy"], before)
-        return Checkpoint(state, body["about"], body["log_bytes"], body["processor"])
+        return Checkpoint(state, body["about"], body["log_bytes"], body.get("processor", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UpdateRefused):
         return None
 

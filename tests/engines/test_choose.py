@@ -7,7 +7,7 @@ from torch import nn
 
 from fedaccord import federate
 from fedaccord.core.errors import SettingsError
-from fedaccord.engines.choose import choose
+from fedaccord.engines.choose import Request, choose
 from fedaccord.engines.pool import PoolEngine
 from fedaccord.models import cifar_cnn, mnist_mlp
 from fedaccord.runtime.folder import params_sha256
@@ -25,23 +25,23 @@ class Picture(nn.Module):
 
 
 def test_auto_stacks_small_models_and_says_so():
-    choice = choose("auto", make_site(), HYPER, cohort=5, workers=2)
+    choice = choose("auto", Request(make_site(), HYPER, cohort=5, workers=2))
     assert (choice.name, type(choice.engine)) == ("stacked", PoolEngine)
     assert choice.why == "2 processes; 51 weights: small enough to train clients in stacks"
 
 
 def test_auto_takes_processes_for_convolutions_and_a_loop_for_one_core():
     site = make_site(Picture(), shape=(1, 4, 4))
-    assert choose("auto", site, HYPER, cohort=5, workers=2).name == "pool"
-    assert choose("auto", site, HYPER, cohort=5, workers=1).name == "serial"
+    assert choose("auto", Request(site, HYPER, cohort=5, workers=2)).name == "pool"
+    assert choose("auto", Request(site, HYPER, cohort=5, workers=1)).name == "serial"
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(6)])
 def test_a_model_that_cannot_be_stacked_is_told_before_training(layer):
     site = make_site(nn.Sequential(nn.Linear(4, 6), layer, nn.ReLU(), nn.Linear(6, 3)), sizes=(8, 50, 9, 17, 17, 20))
-    assert choose("auto", site, HYPER, cohort=5, workers=2).name == "pool"
+    assert choose("auto", Request(site, HYPER, cohort=5, workers=2)).name == "pool"
     with pytest.raises(SettingsError, match="engine = stacked: this model's clients cannot be stacked"):
-        choose("stacked", site, HYPER, cohort=5)
+        choose("stacked", Request(site, HYPER, cohort=5))
 
 
 NETWORKS = {
