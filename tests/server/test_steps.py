@@ -1,0 +1,133 @@
+"""The steps of the server's chain against written-out arithmetic, their state through a checkpoint and a roll-back."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from helpers import hyper, module_with, server_chain
+
+from fedaccord import config
+from fedaccord.core.algorithm import run, run_round, start
+from fedaccord.core.protocols import Measured
+from fedaccord.core.records import ClientUpdate
+from fedaccord.runtime.build import from_task
+from fedaccord.runtime.drive import checkpoint, drive
+from fedaccord.runtime.folder import RunFolder, params_sha256
+from fedaccord.tasks import find_task
+
+W = {"w": torch.tensor([1.0, -2.0], dtype=torch.float64), "running_var": torch.tensor([4.0], dtype=torch.float64)}
+STEPS = (np.array([0.5, 1.0]), np.array([-0.2, 0.4]), np.array([0.1, -0.3]))
+"""What the clients' mean adds to w in three rounds."""
+
+
+def rounds(method="FA", server_lr=1.0, **settings):
+    """w and the server's state after each of three rounds in which one client moves w by STEPS."""
+    chain = server_chain(module_with(W, buffers={"running_var"}), method, **settings)
+    model = chain.start(W)
+    for t, step in enumerate(STEPS, 1):
+        moved = {"w": model.params["w"] + torch.tensor(step), "running_var": model.params["running_var"] + 1}
+        model = chain.aggregate(t, model, [ClientUpdate(0, moved, 5, 0.1)], hyper(server_lr=server_lr)).model
+        yield model, chain
+
+
+def start_w():
+    return W["w"].numpy().copy()
+
+
+def test_the_servers_rate():
+    w = start_w()
+    for (model, _), step in zip(rounds(server_lr=0.5), STEPS, strict=True):
+        w = w + 0.5 * step
+        np.testing.assert_allclose(model.params["w"].numpy(), w, rtol=1e-14)
+    assert model.params["running_var"].item() == 7.0  # a buffer takes the mean itself
+
+
+def test_momentum():
+    """v <- 0.9 v + d; w <- w + v."""
+    w, v = start_w(), np.zeros(2)
+    for (model, _), step in zip(rounds("FedAvgM"), STEPS, strict=True):
+        v = 0.9 * v + step
+        w = w + v
+        np.testing.assert_allclose(model.params["w"].numpy(), w, rtol=1e-13)
+        np.testing.assert_allclose(model.server["FedAvgM.v"]["w"].numpy(), v, rtol=1e-13)
+    assert model.params["running_var"].item() == 7.0
+
+
+@pytest.mark.parametrize("method", ["FedAdam", "FedYogi"])
+def test_adam_and_yogi(method):
+    """Reddi et al., Algorithm 2, with eta 0.01, beta 0.9 and 0.99, tau 1e-3, v_0 = tau^2."""
+    w, m, v = start_w(), np.zeros(2), np.full(2, 1e-6)
+    for (model, _), step in zip(rounds(method), STEPS, strict=True):
+        m = 0.9 * m + 0.1 * step
+        square = step**2
+        v = 0.99 * v + 0.01 * square if method == "FedAdam" else v - 0.01 * square * np.sign(v - square)
+        w = w + 0.01 * m / (np.sqrt(v) + 1e-3)
+        np.testing.assert_allclose(model.params["w"].numpy(), w, rtol=1e-12)
+
+
+def test_the_running_mean_is_handed_out_and_clients_go_on_from_the_last():
+    """mean <- d mean + (1 - d) w, with d = min(0.97, (1 + t) / (10 + t)); the model itself is FA's."""
+    mean = start_w()
+    for t, ((model, chain), (plain, _)) in enumerate(zip(rounds(average=0.97), rounds(), strict=True), 1):
+        decay = min(0.97, (1 + t) / (10 + t))
+        mean = decay * mean + (1 - decay) * model.params["w"].numpy()
+        assert torch.equal(model.params["w"], plain.params["w"])
+        np.testing.assert_allclose(chain.hand_out(model)["w"].numpy(), mean, rtol=1e-12)
+
+
+def test_clipping_shortens_each_clients_step_to_the_bound():
+    """Steps of length 5 and 0.5 with a bound of 1: the first becomes (0.6, 0.8), the second stays; their mean."""
+    start_ = {"w": torch.tensor([1.0, 1.0])}
+    chain = server_chain(module_with(start_), clip_norm=1.0)
+    updates = [
+        ClientUpdate(0, {"w": torch.tensor([4.0, 5.0])}, 1, 0.1),
+        ClientUpdate(1, {"w": torch.tensor([1.0, 1.5])}, 1, 0.1),
+    ]
+    result = chain.aggregate(1, chain.start(start_), updates, hyper(server_lr=1.0))
+    torch.testing.assert_close(result.model.params["w"], torch.tensor([1.3, 1.65]))
+    assert [each.update_norm for each in result.accepted] == [5.0, 0.5]  # what was sent, before it was clipped
+
+
+WAYS = [{"method": "FedAvgM"}, {"method": "FedAdam"}, {"method": "FedYogi"}, {"average": 0.9}, {"clip_norm": 0.05},
+        {"method": "SCAFFOLD"}]  # fmt: skip
+
+
+def setup(**changes):
+    task = find_task("digits")
+    values = {"rounds": 6, "steps": 2, "fraction": 0.5, "engine": "serial", **changes}
+    return from_task(task, config.make(task.defaults("non-iid"), {"task": "digits"}, values))
+
+
+@pytest.mark.parametrize("changes", WAYS, ids=str)
+def test_a_run_with_it_resumes_to_the_bit(tmp_path, changes):
+    whole = drive(setup(**changes), None, None).state
+    made = setup(**changes)
+    from fedaccord.runtime.folder import fingerprint
+
+    about = fingerprint(made.settings, made.params, made.experiment.data())
+    with RunFolder.create(tmp_path / "run", made.settings) as folder:
+        made.experiment.engine.open(folder.private)
+        state = start(made.experiment, made.params)
+        for state, log in run(made.experiment, state):  # noqa: B020
+            folder.append(log)
+            if state.round == 4:
+                break  # killed between the log line of round 4 and its checkpoint
+            checkpoint(made.experiment.engine, folder, state, about)
+    with RunFolder(tmp_path / "run") as folder:
+        back = drive(setup(**changes), folder, None).state
+    assert params_sha256(back.params) == params_sha256(whole.params)
+    for slot, params in whole.model.server.items():
+        assert params_sha256(back.model.server[slot]) == params_sha256(params)
+
+
+@pytest.mark.parametrize("changes", WAYS, ids=str)
+def test_a_rolled_back_round_puts_its_state_back(changes):
+    made = setup(**changes)
+    losses = iter([1.0, 0.9, math.inf])
+    experiment = dataclasses.replace(made.experiment, loss=lambda params, seen: Measured(next(losses)))
+    first, _ = run_round(experiment, start(experiment, made.params))
+    second, log = run_round(experiment, first)
+    assert "rolled back" in log.guard
+    assert second.model is first.model
