@@ -11,7 +11,7 @@ from torch import nn
 
 from fedaccord import FedAccordWarning, federate
 from fedaccord.cli import main
-from fedaccord.core.errors import EngineError
+from fedaccord.core.errors import RunError
 from fedaccord.core.records import RoundLog
 from fedaccord.report.condense import page_data
 from fedaccord.runtime.attendance import Attendance, names
@@ -92,10 +92,10 @@ def test_a_run_in_which_nobody_counts_ends_and_can_be_gone_on_with(tmp_path):
     """Three rounds without anybody end it; called again, it gives everybody another three."""
     settings = {"rounds": 50, "engine": "serial", "folder": tmp_path / "run"}
     everybody = sites(bad=range(4))
-    with pytest.raises(EngineError, match=r"in the last 3 rounds \(up to round 3\): a value is not finite"):
+    with pytest.raises(RunError, match=r"in the last 3 rounds \(up to round 3\): a value is not finite"):
         federate(net(), everybody, sites()[0], **settings)
     assert (tmp_path / "run" / "rounds.jsonl").read_bytes().count(b"\n") == 3
-    with pytest.raises(EngineError, match="up to round 6"):
+    with pytest.raises(RunError, match="up to round 6"):
         federate(net(), everybody, sites()[0], **settings)
 
 

@@ -14,7 +14,7 @@ from fedaccord.cli import main
 from fedaccord.core.errors import SettingsError
 from fedaccord.experiments import runner as compare
 from fedaccord.experiments.study import Row, Study, cells, done, table_of
-from fedaccord.report.tables import last_accuracy
+from fedaccord.report.tables import last_value
 from fedaccord.runtime.folder import read_rounds
 
 SHORT = {"rounds": 3, "steps": 2, "grid": "lr = 0.1, 0.2; steps = 1, 2"}
@@ -33,7 +33,7 @@ def test_all_runs_are_there_and_only_what_tables_need_is_kept(folder):
     assert names == [f"non-iid-{method}-C1.0-s{seed}" for method in ("FA", "FA+AH") for seed in (0, 1)]
     for name in names:
         kept = sorted(file.name for file in (folder / name).iterdir())
-        assert kept == ["rounds.csv", "rounds.jsonl.gz", "settings.toml"]
+        assert kept == ["metrics.json", "rounds.csv", "rounds.jsonl.gz", "settings.toml"]
 
 
 def test_a_run_of_a_study_is_the_run_that_run_makes(folder, tmp_path, capsys):
@@ -52,7 +52,7 @@ def test_the_table_is_the_mean_of_the_runs(folder):
     (row,) = table_of(STUDY, folder).rows
     for method in ("FA", "FA+AH"):
         runs = [folder / f"non-iid-{method}-C1.0-s{seed}" for seed in (0, 1)]
-        assert row.found[method] == tuple(last_accuracy(run) for run in runs)
+        assert row.found[method] == tuple(last_value(run) for run in runs)
 
 
 def test_another_experiment_in_the_same_folder_is_refused(folder):
@@ -165,13 +165,13 @@ def test_the_command_prints_the_table_and_leaves_files(folder, capsys):
 def test_every_setting_reaches_the_runs():
     settings = config.make({"task": "digits", "lr": 0.125, "augment": False})
     words = compare.assignments(settings)
-    assert dict(config.parse_assignment(word) for word in words[1::2]) | {"workers": None, "task": "digits"} == {
-        name: getattr(settings, name) for name in config.FIELDS if getattr(settings, name) is not None
-    } | {"workers": None}
+    typed = dict(config.parse_assignment(word, config.table()) for word in words[1::2])
+    wanted = {name: value for name, value in settings.values().items() if value is not None}
+    assert typed | {"workers": None, "task": "digits"} == wanted | {"workers": None}
 
 
 BAD = [
-    (["--methods", "FA,FA+XX"], "method = 'FA+XX': expected one of"),
+    (["--methods", "FA,FA+XX"], "method = 'FA+XX': there is no 'XX'"),
     (["--fractions", "1.5"], "fraction = 1.5"),
     (["--fractions", "half"], "expected a number"),
     (["--seeds", "0"], "--seeds 0: expected 1 or more"),
@@ -220,4 +220,9 @@ def test_a_packed_run_is_not_resumed(folder, capsys):
     run = folder / "non-iid-FA-C1.0-s0"
     assert main(["resume", str(run)]) == 2
     assert "its weights were let go" in capsys.readouterr().err
-    assert sorted(file.name for file in run.iterdir()) == ["rounds.csv", "rounds.jsonl.gz", "settings.toml"]
+    assert sorted(file.name for file in run.iterdir()) == [
+        "metrics.json",
+        "rounds.csv",
+        "rounds.jsonl.gz",
+        "settings.toml",
+    ]

@@ -66,7 +66,7 @@ def test_an_outside_method_has_its_column_its_scalar_and_its_line_on_the_page(wr
     run = results / "non-iid-Drift-C1.0-s0"
     assert "drift_share = 0.3" in (run / "settings.toml").read_text()
     (shown,) = page_data([run])["runs"]
-    assert any("the drift that was taken out had norm" in sentence for sentence in shown["method_says"])
+    assert any("the drift that was taken out had norm" in sentence for sentence in shown["sentences"])
 
 
 def test_a_hyper_parameter_of_an_outside_method_can_be_tuned(written):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from task import task
 
-from fedaccord.flower.engine import server_app
+from fedaccord.flower.apps import server_app
 from fedaccord.runtime.federation import serve_task
 
 

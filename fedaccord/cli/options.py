@@ -66,9 +66,9 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that were typed; --set wins over a setting's own option."""
     from fedaccord.methods.registry import find
 
-    method = next((text.split("=", 1)[1] for text in getattr(options, "set", []) if text.startswith("method=")), None)
-    method = method or getattr(options, "method", None)
-    there = config.table(find(method.strip()) if method else None)
+    there = config.table()
+    for method in methods_of(options):
+        there |= find(method).settings
     typed = {
         name: each.parse(text)
         for name, each in there.items()
@@ -78,6 +78,13 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
         typed["guards"] = False
     typed |= dict(config.parse_assignment(text, there) for text in getattr(options, "set", []))
     return typed | ({"method": lasting(typed["method"])} if "method" in typed else {})
+
+
+def methods_of(options: argparse.Namespace) -> list[str]:
+    """Return the methods that the options name, whose settings may be given too."""
+    named = [text.split("=", 1)[1].strip() for text in getattr(options, "set", []) if text.startswith("method=")]
+    listed_ = listed(getattr(options, "methods", None) or "")
+    return [*named, *filter(None, [getattr(options, "method", None)]), *(name for name in listed_ if name != "all")]
 
 
 def given_or_in_file(options: argparse.Namespace) -> dict[str, Any]:

@@ -30,7 +30,14 @@ def unflatten(table: Mapping[str, Tensor]) -> dict[str, Params]:
 
 def encode(params: Mapping[str, Tensor]) -> bytes:
     """Tensors as safetensors bytes: exact, of any type, and nothing but tensors."""
-    return safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in params.items()})
+    table: Params = {}
+    seen: set[int] = set()
+    for name, value in params.items():
+        plain = value.detach().cpu().contiguous()
+        place = plain.untyped_storage().data_ptr()
+        table[name] = plain.clone() if place in seen else plain  # safetensors refuses two names for one memory
+        seen.add(place)
+    return safetensors.torch.save(table)
 
 
 def decode(data: bytes) -> Params:

@@ -195,7 +195,7 @@ class Observation:
     loss: float | None
     metrics: Mapping[str, float]
     update_norms: Mapping[int, float]  # ||w_i - w|| of each client that counted
-    step_norm: float | None  # ||w_{t+1} - w_t||
+    step_norm: float | None  # ||mean of the w_i - w||
     alignment: float | None  # step_norm over the weighted mean of the update norms: 1 if all clients agree
     overlap: float  # share of the cohort that also counted in the round before
     bytes: int  # sent down and up for the clients that counted
@@ -216,6 +216,6 @@ class RoundLog:
     policy: dict[str, Any]
     guard: str | None
     clients: dict[str, dict[str, Any]]
-    step_norm: float | None = None  # ||w_{t+1} - w_t|| of the mean of the clients' models
+    step_norm: float | None = None  # ||mean of the w_i - w||, before the server's own steps
     method: dict[str, float] = field(default_factory=dict)  # the scalars that the method reports
     seconds: dict[str, float] = field(default_factory=dict)

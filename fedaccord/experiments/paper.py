@@ -230,7 +230,7 @@ class Reproduction:
     def sweep(self, name: str) -> None:
         found: dict[str, dict[float, list[float]]] = {}
         for cell in self.there(name):
-            accuracy = tables.last_accuracy(self.home(name) / cell.name)
+            accuracy = tables.last_value(self.home(name) / cell.name)
             found.setdefault(cell.method, {}).setdefault(cell.settings.steps, []).append(accuracy)
         if found:
             title = self.studies[name].heading.split(":")[0]

@@ -13,7 +13,7 @@ from fedaccord.core.files import make_folder, write_durably
 from fedaccord.core.settings import EXPERIMENT, LENGTH, SERVER
 from fedaccord.methods.registry import find
 from fedaccord.report import paper, tables
-from fedaccord.runtime.folder import SETTINGS, read_rounds, read_settings
+from fedaccord.runtime.folder import SETTINGS, MetricNote, read_rounds, read_settings
 from fedaccord.server.steps import SERVER_SETTINGS
 from fedaccord.tasks import Task, find_task
 
@@ -56,10 +56,14 @@ def cells(study: Study) -> Iterator[Cell]:
     """All seeds of a row's first method, then those of the next."""
     for row in study.rows:
         task = known_task(study.task, row.settings.get("image_size", 0))
+        known = {method: config.table(find(method)) for method in row.methods}
         for method in row.methods:
+            # a setting that only another method of the row knows is not this one's business
+            others = {name for table in known.values() for name in table} - known[method].keys()
+            shared = {name: value for name, value in row.settings.items() if name not in others}
             for seed in range(row.seeds):
                 own = {"task": study.task, "method": method, "split": row.split, "fraction": row.fraction, "seed": seed}
-                settings = config.make(task.defaults(row.split), row.settings, row.tuned.get(method, {}), own)
+                settings = config.make(task.defaults(row.split), shared, row.tuned.get(method, {}), own)
                 name = f"{row.split}-{find(method).name}-C{row.fraction}{row.tag}-s{seed}"
                 yield Cell(name, row, method, seed, settings)
 
@@ -111,15 +115,16 @@ def table_of(study: Study, folder: Path, with_paper: bool = False) -> tables.Tab
     for row in study.rows:
         found = {
             name: tuple(
-                tables.last_accuracy(folder / cell.name)
+                tables.last_value(folder / cell.name)
                 for cell in there
                 if cell.row is row and find(cell.method).name == name
             )
             for name in order
         }
         rows.append(tables.Row(label(row), found, printed.get((row.split, row.fraction))))
-    text = (study.heading or heading(study)).replace("SEEDS", seeds_behind(rows))
-    return tables.Table(text, tuple(order), rows, marked=not any(row.tag for row in study.rows))
+    metric = tables.metric_of(folder / cell.name for cell in there)
+    text = (study.heading or heading(study, metric)).replace("SEEDS", seeds_behind(rows))
+    return tables.Table(text, tuple(order), rows, marked=not any(row.tag for row in study.rows), metric=metric)
 
 
 def seeds_behind(rows: Sequence[tables.Row]) -> str:
@@ -134,10 +139,10 @@ def label(row: Row) -> str:
     return f"{row.split}, C={row.fraction:g}{row.tag.replace('-', ', ', 1)}"
 
 
-def heading(study: Study) -> str:
+def heading(study: Study, metric: MetricNote) -> str:
     """What all runs of the study share."""
     rounds = sorted({cell.settings.rounds for cell in cells(study)})
-    return f"{study.task}: test accuracy in %, {' or '.join(map(str, rounds))} rounds, SEEDS"
+    return f"{study.task}: {tables.title_of(metric)}, {' or '.join(map(str, rounds))} rounds, SEEDS"
 
 
 def write_tables(table: tables.Table, stem: Path) -> list[Path]:

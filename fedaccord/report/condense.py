@@ -289,24 +289,26 @@ def divergences(run: Run, kept: Sequence[int]) -> dict[str, Any]:
     """By round; `missing` says why there is none."""
     if not any(line.get("step_norm") is not None for line in run.lines):
         return {"missing": "this log was written before the length of the mean step (step_norm) was kept"}
-    if run.settings["weighting"] == "population" and run.settings["fraction"] < 1:
-        return {"missing": "weighting = population shortens the mean step by the share of the data that was seen"}
     found = []
     for i in kept:
-        server_lr = run.lines[i]["hyper"].get("server_lr", run.settings.get("server_lr", 1.0))
-        found.append(divergence(run.trained[i], run.lines[i].get("step_norm"), server_lr))
+        line, length = run.lines[i], 1.0
+        if "method" not in line:  # 0.1 kept the length of the server's step, not of the mean's
+            if run.settings["weighting"] == "population" and run.settings["fraction"] < 1:
+                return {"missing": "in 0.1, weighting = population shortened the step that was kept"}
+            length = line["hyper"].get("server_lr", run.settings.get("server_lr", 1.0))
+        found.append(divergence(run.trained[i], line.get("step_norm"), length))
     return {"rounds": [run.lines[i]["round"] for i in kept], "values": [number(value) for value in found]}
 
 
-def divergence(trained: Trained, step_norm: float | None, server_lr: float = 1.0) -> float | None:
+def divergence(trained: Trained, step_norm: float | None, length: float = 1.0) -> float | None:
     """sum_i p_i ||w_i - w||^2 / ||mean - w||^2, p_i a client's share of the round's examples.
 
-    1 if all clients made the same step. The server's own step is server_lr times that to the mean.
+    1 if all clients made the same step. `step_norm` is `length` times ||mean - w||.
     """
     if not step_norm or not trained.examples.sum():
         return None
     shares = trained.examples / trained.examples.sum()
-    value = float(shares @ trained.norms**2) / (step_norm / server_lr) ** 2
+    value = float(shares @ trained.norms**2) / (step_norm / length) ** 2
     return value if math.isfinite(value) else None
 
 

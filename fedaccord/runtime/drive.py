@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedaccord.core.algorithm import run, start
-from fedaccord.core.errors import EngineError, RunError
+from fedaccord.core.errors import RunError
 from fedaccord.core.processes import processor_kind
 from fedaccord.core.protocols import Engine
 from fedaccord.core.records import Params, RoundLog, ServerState, Snapshot
@@ -84,7 +84,7 @@ def give_up_alone(present: Attendance, log: RoundLog, folder: RunFolder | None) 
     """End a run in which nobody has counted for several rounds: it would only burn its rounds."""
     if present.empty_rounds >= NOBODY:
         reason = log.refused[0]["why"] if log.refused else "see its log"
-        raise EngineError(
+        raise RunError(
             f"no client's update could be used in the last {NOBODY} rounds (up to round {log.round}): {reason}"
             + ("; everything up to here is kept: once that is mended, resume the run" if folder else "")
         )

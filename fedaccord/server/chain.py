@@ -27,7 +27,7 @@ class Aggregate:
     model: Snapshot
     accepted: list[Accepted]
     refused: list[Refusal]
-    step_norm: float = 0.0  # ||w_{t+1} - w_t||: against the clients' own norms it says how far they agree
+    step_norm: float = 0.0  # ||mean - w_t||: against the clients' own norms it says how far they agree
     reported: Mapping[str, float] = field(default_factory=dict)  # the method's scalars, averaged
     bytes_up: int = 0  # what the accepted updates weigh
 
@@ -109,12 +109,12 @@ class ServerChain:
         if not accepted:
             return Aggregate(before, accepted, refused)
         params = {name: mean[name] for name in received}
+        step_norm = distance(received, params)
         if total_examples is not None:
             shorten(params, received, seen / total_examples, self.buffers)
         model = self.stepped(round, before, params, sent, accepted, hyper)
         reported = {name: float(sent[name]["value"]) for name, (slot, _) in self.up.items() if slot.like == SCALAR}
         each = size_of(received) + sum(size_of(template) for _, template in self.up.values())
-        step_norm = distance(received, model.params)
         return Aggregate(model, accepted, refused, step_norm, reported, each * len(accepted))
 
     def stepped(

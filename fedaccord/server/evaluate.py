@@ -62,9 +62,10 @@ class Evaluator:
 
     @torch.no_grad()
     def metrics(self, params: Params) -> dict[str, float]:
-        """The metrics over the set, by name."""
+        """The metrics over the set, by name; one that is not a number is left out."""
         output = torch.cat(self.outputs(params))
-        return {metric.name: float(metric.measure(output, self.examples.targets)) for metric in self.wanted}
+        found = {metric.name: float(metric.measure(output, self.examples.targets)) for metric in self.wanted}
+        return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 class ClientLosses:
