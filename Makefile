@@ -1,23 +1,35 @@
 # Two commands for a newcomer: `make run` and `make test`. Both set up whatever is missing first.
+# While working: `make quick`. Before a release, after `make test`: `make portable`.
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/pytest -n 2
 
 # also for the build environment of the package itself
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: run test browser pictures clean
+.PHONY: run test quick portable check browser pictures clean
 
 run: $(VENV)/.core
 	$(BIN)/fedaccord compare --task digits --methods FA,FA+RM+AH --results runs/first-look
 
-test: $(VENV)/.dev browser
+test: check browser
+	$(PYTEST)
+
+# under a minute: all but the tests that take a second or more
+quick: check
+	$(PYTEST) -m "not slow"
+
+# once more with the instructions of a processor of long ago: whatever compares numbers must hold on any processor
+portable: $(VENV)/.dev
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE $(PYTEST) -m "not anywhere"
+
+check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2
 
 # for the tests of the report page; without one they are skipped
 browser:

@@ -61,6 +61,17 @@ def real_set(monkeypatch: pytest.MonkeyPatch) -> Callable[[Source], Path]:
     return use
 
 
+LONG = {"study", "remade", "cluster", "browser", "real"}
+"""Fixtures that take long: whatever needs one is slow."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if LONG.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """After `make quick`, name what took too long for it. Nothing fails: the machine may have been busy."""
     if config.option.markexpr != "not slow":

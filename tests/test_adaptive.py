@@ -50,6 +50,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", WAYS)
 def test_psi_and_its_window_survive_a_stop_to_the_bit(tmp_path, changes):
     whole = finish(tmp_path / "whole", simulation(**changes))

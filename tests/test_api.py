@@ -21,11 +21,15 @@ def whole(pairs):
     return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
 
 
+PLAIN = {"engine": "serial"}  # what is chosen for so small a model takes a second to get ready
+
+
 def model():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
+@pytest.mark.slow
 def test_federate_trains_a_model_on_one_class_clients_without_tuning():
     """The clouds are 3 sqrt(2) apart, eight and a half of their deviations: once it has learned, it errs nowhere."""
     history = federate(model(), blobs(), validation=whole(blobs(seed=1)), test=whole(blobs(seed=2)), rounds=60)
@@ -39,7 +43,7 @@ def test_federate_trains_a_model_on_one_class_clients_without_tuning():
 
 def test_without_a_validation_set_the_clients_report_their_losses():
     """What is known after round t is L_t, the loss of the model that the round's clients received."""
-    history = federate(model(), blobs(), rounds=5)
+    history = federate(model(), blobs(), rounds=5, **PLAIN)
     logs = history.rounds
     assert logs[0].reward is None
     assert logs[1].reward == pytest.approx((logs[0].loss - logs[1].loss) / logs[0].loss)
@@ -49,44 +53,44 @@ def test_without_a_validation_set_the_clients_report_their_losses():
 
 def test_tensors_and_data_sets_give_the_same_bits():
     sets = [TensorDataset(x, y) for x, y in blobs()]
-    assert params_sha256(federate(model(), sets, rounds=3).state.params) == params_sha256(
-        federate(model(), blobs(), rounds=3).state.params
+    assert params_sha256(federate(model(), sets, rounds=3, **PLAIN).state.params) == params_sha256(
+        federate(model(), blobs(), rounds=3, **PLAIN).state.params
     )
 
 
 def test_arrays_and_lists_will_do():
     arrays = [[x.numpy(), y.numpy()] for x, y in blobs()]
-    history = federate(model(), arrays, rounds=2, method="FA+RM", rm_layers=["input", "relu#1", "top"])
+    history = federate(model(), arrays, rounds=2, method="FA+RM", rm_layers=["input", "relu#1", "top"], **PLAIN)
     assert len(history.rounds) == 2
 
 
 def test_a_folder_refuses_other_data(tmp_path):
-    federate(model(), blobs(), rounds=2, folder=tmp_path / "run")
+    federate(model(), blobs(), rounds=2, folder=tmp_path / "run", **PLAIN)
     with pytest.raises(RunError, match="the data"):
-        federate(model(), blobs(seed=5), rounds=2, folder=tmp_path / "run")
+        federate(model(), blobs(seed=5), rounds=2, folder=tmp_path / "run", **PLAIN)
 
 
 def test_the_given_model_is_left_alone():
     mine = model()
     before = params_sha256(mine.state_dict())
-    federate(mine, blobs(), rounds=2)
+    federate(mine, blobs(), rounds=2, **PLAIN)
     assert params_sha256(mine.state_dict()) == before
 
 
 def test_a_folder_resumes_and_refuses_other_settings(tmp_path):
-    once = federate(model(), blobs(), rounds=4, folder=tmp_path / "run")
-    again = federate(model(), blobs(), rounds=4, folder=tmp_path / "run")
+    once = federate(model(), blobs(), rounds=4, folder=tmp_path / "run", **PLAIN)
+    again = federate(model(), blobs(), rounds=4, folder=tmp_path / "run", **PLAIN)
     assert len(again.rounds) == 4
     assert params_sha256(again.state.params) == params_sha256(once.state.params)
     with pytest.raises(RunError, match="other settings"):
-        federate(model(), blobs(), rounds=5, folder=tmp_path / "run")
+        federate(model(), blobs(), rounds=5, folder=tmp_path / "run", **PLAIN)
 
 
 def test_history_is_saved_as_a_run_folder(tmp_path):
-    history = federate(model(), blobs(), rounds=2)
+    history = federate(model(), blobs(), rounds=2, **PLAIN)
     path = history.save(tmp_path / "kept")
     assert (path / "rounds.jsonl").read_text().count("\n") == 2
-    assert federate(model(), blobs(), rounds=2, folder=path).rounds == history.rounds
+    assert federate(model(), blobs(), rounds=2, folder=path, **PLAIN).rounds == history.rounds
 
 
 BAD = [

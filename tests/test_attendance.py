@@ -128,6 +128,7 @@ def test_the_command_line_and_the_page_tell_of_lost_clients(tmp_path, capsys):
     assert json.loads(printed.out.splitlines()[-1])["warnings"] == ["client 1 never counted: a value is not finite"]
 
 
+@pytest.mark.slow
 def test_the_live_view_marks_them(tmp_path):
     """In a real terminal of 110 columns."""
     pty = pytest.importorskip("pty")

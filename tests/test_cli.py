@@ -21,6 +21,7 @@ def run_json(capsys, *arguments):
     return code, lines[:-1], lines[-1]
 
 
+@pytest.mark.slow
 def test_run_writes_a_folder_and_json_lines(tmp_path, capsys):
     code, rounds, summary = run_json(capsys, "run", "digits", "--rounds", 3, "--runs", tmp_path, "--name", "a")
     assert code == 0
@@ -96,6 +97,8 @@ def start(path, rounds):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
+@pytest.mark.slow
+@pytest.mark.anywhere
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_after_the_round_and_says_how_to_resume(tmp_path, number):
     path = tmp_path / "run"
@@ -104,7 +107,7 @@ def test_ctrl_c_stops_after_the_round_and_says_how_to_resume(tmp_path, number):
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode == 130
     assert f"fedaccord resume {path}" in output
     done = (path / "rounds.jsonl").read_text().count("\n")
@@ -131,6 +134,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.slow
 def test_killed_whenever_it_writes_a_run_resumes_to_the_same_hash(tmp_path, capsys):
     """It kills itself just before it puts something on disk for the n-th time, so every kill is a hit.
 
@@ -158,6 +162,7 @@ def test_killed_whenever_it_writes_a_run_resumes_to_the_same_hash(tmp_path, caps
         assert (result["params_sha256"], result["log_sha256"]) == (whole["params_sha256"], whole["log_sha256"])
 
 
+@pytest.mark.slow
 def test_processes_with_other_hash_seeds_give_the_same_hash(tmp_path):
     results = []
     for seed in ("0", "4242"):
@@ -169,6 +174,7 @@ def test_processes_with_other_hash_seeds_give_the_same_hash(tmp_path):
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
 def test_own_data_from_a_file_and_a_task_from_python(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

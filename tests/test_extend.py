@@ -34,6 +34,7 @@ def test_the_page_has_an_example_for_every_seam():
     assert set(FILES) == {"drift.py", "sluggish.py", "agreement.py", "diabetes.py", "backwards.py"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["drift.py:drift", "sluggish.py:sluggish", "agreement.py:agreement"])
 def test_a_method_from_a_file_runs_resumes_and_gives_the_same_bits_in_processes(method, written, capsys):
     def run(name, *more):
@@ -54,6 +55,7 @@ def test_a_method_from_a_file_runs_resumes_and_gives_the_same_bits_in_processes(
     assert last(capsys)["params_sha256"] == whole["params_sha256"]
 
 
+@pytest.mark.slow
 def test_an_outside_method_has_its_column_its_scalar_and_its_line_on_the_page(written, capsys):
     from fedaccord.report.condense import page_data
 
@@ -82,6 +84,7 @@ def test_a_hyper_parameter_of_an_outside_method_can_be_tuned(written):
     assert all(set(log.hyper) == {"drift_share", "lr"} for log in history.rounds)
 
 
+@pytest.mark.slow
 def test_the_regression_learns(written, capsys):
     assert main(["run", f"{written / 'diabetes.py'}:task", "--runs", str(written), "--name", "d", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -112,6 +112,8 @@ def test_nothing_draws_from_a_global_generator():
             assert "manual_seed" not in text, file
 
 
+@pytest.mark.slow
+@pytest.mark.anywhere
 def test_the_public_names_are_there_and_torch_waits_until_it_is_needed():
     code = """
 import sys, fedaccord, fedaccord.cli

@@ -80,6 +80,8 @@ def make_database(path: Path, statements: int) -> int:
     return subprocess.run(words, capture_output=True).returncode
 
 
+@pytest.mark.slow
+@pytest.mark.anywhere
 @pytest.mark.parametrize("statements", [12, 250, 518])
 def test_a_database_that_was_left_half_made_is_set_aside_and_made_anew(local, statements, capsys):
     """Of 521 statements. With each of these three databases flwr 1.41 itself cannot start again."""
@@ -97,6 +99,8 @@ def test_a_database_that_was_left_half_made_is_set_aside_and_made_anew(local, st
     assert is_whole(local.database)
 
 
+@pytest.mark.slow
+@pytest.mark.anywhere
 def test_a_whole_database_is_kept(local, capsys):
     assert make_database(local.database, -1) == 0
     assert is_whole(local.database)
@@ -128,6 +132,7 @@ def test_every_rest_of_a_database_is_set_aside_under_a_name_of_its_own(local, ca
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_run_whose_database_is_set_aside_in_the_middle_ends_with_the_same_bits(local):
     """The nodes have other numbers then and the server another run of Flower's, but nothing of ours was in there.
 
@@ -244,6 +249,8 @@ def test_activity_stands_still_only_while_a_process_does_nothing(tmp_path):
 KILLED_ONCE = 'if [ -e "$0" ]; then exec "$@"; else : > "$0"; kill -9 $$; fi'
 
 
+@pytest.mark.slow
+@pytest.mark.anywhere
 def test_a_superlink_that_is_killed_in_its_first_start_is_started_again(local, tmp_path):
     local.link.words = ["sh", "-c", KILLED_ONCE, str(tmp_path / "killed"), *local.link.words]
     local.start(local.link)

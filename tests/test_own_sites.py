@@ -84,12 +84,13 @@ def newest_theta(folder):
     }
 
 
+@pytest.mark.slow
 def test_three_nodes_train_on_their_own_files_with_the_bits_of_the_simulator(hospitals, tmp_path, capsys):
     pytest.importorskip("flwr")
     task = f"{hospitals}:task"
     up = ["federation", "up", "--task", task, "--nodes", "3", "--folder", str(tmp_path / "f"), "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*FEDACCORD, *up], capture_output=True, text=True, timeout=300, env=environment)
+    done = subprocess.run([*FEDACCORD, *up], capture_output=True, text=True, timeout=1200, env=environment)
     assert done.returncode == 0, done.stderr
     real = json.loads(done.stdout.splitlines()[-1])
     for line in read_rounds(tmp_path / "f" / "run"):

@@ -39,6 +39,7 @@ def spy_on(engine):
     return sent
 
 
+@pytest.mark.slow
 def test_canaries_in_theta_are_found_nowhere_outside_the_store(tmp_path):
     task = find_task("digits")
     changes = {"method": "FA+RM", "rounds": 3, "store": "disk", "rm_weight": 1e-2, "lr": 1e-30}
@@ -122,7 +123,7 @@ def test_what_arrives_undeclared_is_refused():
 
 def test_every_update_holds_the_models_names_and_nothing_else():
     task = find_task("digits")
-    sim = from_task(task, config.make(task.defaults("non-iid"), {"method": "FA+RM", "rounds": 2}))
+    sim = from_task(task, config.make(task.defaults("non-iid"), {"method": "FA+RM", "rounds": 2, "engine": "serial"}))
     sent = spy_on(sim.experiment.engine)
     list(run(sim.experiment, start(sim.experiment, sim.params)))
     assert len(sent) == 20

@@ -12,6 +12,8 @@ from fedaccord.experiments import study as studies
 from fedaccord.experiments.paper import EVERY, PAPER, Reproduction
 from fedaccord.report import paper
 
+pytestmark = pytest.mark.anywhere
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PUBLISHED = sorted(file.relative_to(RESULTS / "tables") for file in (RESULTS / "tables").iterdir())

@@ -75,6 +75,7 @@ def test_stopped_after_any_round_a_run_resumes_to_the_same_bits(tmp_path, whole,
     assert finish(tmp_path / "run", simulation()) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["pool", "stacked"])
 def test_on_other_engines_too(tmp_path, whole, engine):
     straight = finish(tmp_path / "straight", simulation(engine=engine))
@@ -84,6 +85,7 @@ def test_on_other_engines_too(tmp_path, whole, engine):
         assert finish(tmp_path / f"{k}", simulation(engine=engine)) == straight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "disk"])
 def test_with_private_parameters_too(tmp_path, store):
     """FA+RM: the hash covers theta_i of every client as well."""
@@ -321,6 +323,8 @@ def test_a_checkpoint_from_before_that_was_recorded_is_read_in_silence(tmp_path,
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
+@pytest.mark.anywhere
 def test_a_run_that_goes_on_with_other_instructions_is_told_once(tmp_path):
     """The variables make torch do its sums as on a processor of long ago; the run goes on, with a word about it."""
     words = [sys.executable, "-m", "fedaccord.cli"]

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ def test_different_names_give_different_seeds(a, b):
     assert (derive(*a) == derive(*b)) == (a == b)
 
 
+@pytest.mark.slow
 def test_the_same_names_give_the_same_numbers_in_any_process():
     code = (
         "from fedaccord.core.seeds import *; "

@@ -51,6 +51,7 @@ def test_the_csv_has_a_line_a_round_also_after_a_kill(stopped):
         assert float(line["tuner_mean/lr"]) == log.policy["mean"]["lr"]
 
 
+@pytest.mark.slow
 def test_tensorboard_has_every_round_once(stopped):
     pytest.importorskip("tensorboardX")
     path, logs = stopped(tensorboard=True)
@@ -78,6 +79,8 @@ def records(data):
         data = data[16 + size :]
 
 
+@pytest.mark.slow
+@pytest.mark.anywhere
 @pytest.mark.filterwarnings("ignore")  # of the library's own making
 def test_mlflow_has_every_round_once(stopped, monkeypatch):
     pytest.importorskip("mlflow")

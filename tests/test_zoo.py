@@ -16,6 +16,7 @@ ZOO = Path(__file__).parent.parent / "examples" / "zoo.py"
 NETWORKS = {"resnet": 6, "vgg_like": 6, "signal": 3, "transformer": 3}  # layers that are rebuilt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_beyond_the_papers_trains_with_matching(name):
     task = find_task(f"{ZOO}:{name}")

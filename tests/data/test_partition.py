@@ -9,6 +9,8 @@ from hypothesis.extra import numpy as hnp
 from fedaccord.core.errors import SplitError
 from fedaccord.data.partition import KINDS, Split, by_shares, counts, fill_empty, hold_out, partition
 
+pytestmark = pytest.mark.anywhere
+
 ALL_KINDS = [*KINDS, "natural"]
 
 

@@ -20,6 +20,8 @@ from fedaccord.data import catalog, sources
 from fedaccord.data import speech_commands as sc
 from fedaccord.data.sources import Source
 
+pytestmark = pytest.mark.anywhere
+
 
 def tone(hertz: float, seconds: float = 1.0, loudness: float = 0.5) -> np.ndarray:
     return (loudness * np.sin(2 * np.pi * hertz * np.arange(int(seconds * sc.RATE)) / sc.RATE)).astype(np.float32)
@@ -90,6 +92,7 @@ def slow_spectrogram(wave: np.ndarray) -> np.ndarray:
     return np.rint((np.maximum(decibels, -80) + 80) * 255 / 80)
 
 
+@pytest.mark.slow
 def test_the_spectrogram_equals_a_slow_one():
     """To one unit: float32 there, float64 here, and both round."""
     wave = noise() * np.linspace(0, 1, sc.RATE, dtype=np.float32) ** 4  # from 80 dB down to the maximum

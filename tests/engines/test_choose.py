@@ -71,6 +71,7 @@ def end(engine, method, network, dtype, **settings):
     ).state.params  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("network", ["MNIST network", "CIFAR network"])
 def test_the_pool_has_the_bits_of_the_loop(method, network):
@@ -78,6 +79,7 @@ def test_the_pool_has_the_bits_of_the_loop(method, network):
     assert params_sha256(pool) == params_sha256(serial)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "method"),
     [

@@ -245,6 +245,7 @@ def test_a_worker_that_always_dies_is_an_error_with_the_client_and_the_signal(tm
     engine.close()
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_does_not_change_a_bit_of_a_stack():
     site = make_site(method="FA+RM", sizes=(20,) * 6)
     found = []
@@ -280,6 +281,8 @@ def test_no_worker_outlives_the_engine():
     assert not any(process.is_alive() for process in processes)
 
 
+@pytest.mark.slow
+@pytest.mark.anywhere
 def test_an_engine_that_nobody_closed_does_not_keep_its_process_from_ending():
     code = """
 import sys

@@ -38,7 +38,7 @@ def grid_of(local):
         yield grid
 
 
-def wait_for(what, seconds=90):
+def wait_for(what, seconds=600):
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end

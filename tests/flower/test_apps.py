@@ -12,6 +12,7 @@ from fedaccord.runtime.folder import read_rounds
 pytestmark = pytest.mark.filterwarnings("ignore")  # flwr's own
 
 
+@pytest.mark.slow
 def test_the_example_app_trains_and_goes_on(own_run, tmp_path, monkeypatch):
     """Its own ServerApp and ClientApp objects, as Flower calls them; the stock commands are tried in docs/deploy.md."""
     folder = Path(__file__).parents[2] / "examples" / "flower_app"

@@ -287,6 +287,7 @@ def stacks(draw):
     return nn.Sequential(*layers, nn.Linear(width, 4)), shape
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(stacks(), st.sampled_from([0, 3]), st.sampled_from([0, 2]))
 def test_any_stack_builds_and_runs_backward(stack, kernel, batch):

@@ -12,6 +12,8 @@ from fedaccord.report.page import write_page
 from fedaccord.report.watch import make_server
 from fedaccord.runtime.folder import read_rounds
 
+pytestmark = pytest.mark.anywhere
+
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

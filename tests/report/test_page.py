@@ -399,6 +399,8 @@ def test_a_long_run_of_many_clients_fits_and_says_what_it_left_out(tmp_path):
     assert [len(row) for row in run["contribution"]["norms"]] == [200] * 50
 
 
+@pytest.mark.slow
+@pytest.mark.anywhere
 def test_many_runs_are_thinned_until_they_fit(tmp_path):
     why = "a sentence of the usual length on what moved, and the rounds that moved it; " * 3
     lines = [line(t, policy={**line(t)["policy"], "why": why}) for t in range(1, 501)]

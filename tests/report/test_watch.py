@@ -88,6 +88,8 @@ def test_what_is_wrong_is_said_before_serving(tmp_path):
         serve([run], 70000)
 
 
+@pytest.mark.slow
+@pytest.mark.anywhere
 def test_ctrl_c_ends_it_cleanly(tmp_path):
     run = write_run(tmp_path / "run", [line(1)])
     code = "import sys, pathlib; from fedaccord.report.watch import serve; serve([pathlib.Path(sys.argv[1])])"
@@ -101,5 +103,5 @@ def test_ctrl_c_ends_it_cleanly(tmp_path):
     address = process.stdout.readline()
     assert address.startswith("http://127.0.0.1:")
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert (process.returncode, errors) == (0, "")

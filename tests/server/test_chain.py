@@ -123,7 +123,6 @@ def test_the_norm_of_a_step_is_reported():
 
 def test_updates_are_read_one_at_a_time():
     """The mean is running: no update is held once the next is asked for."""
-    import gc
     import weakref
 
     alive: list[weakref.ref] = []
@@ -134,7 +133,6 @@ def test_updates_are_read_one_at_a_time():
             alive.append(weakref.ref(item.params["w"]))
             yield item
             del item
-            gc.collect()
             # the one just handed over may still be named by the loop, none before it
             assert sum(ref() is not None for ref in alive) <= 1
 

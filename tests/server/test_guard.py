@@ -56,11 +56,11 @@ def test_a_pair_measured_on_the_same_examples_is_compared_with_itself():
 
 
 def test_liars_cannot_move_a_robust_reward_out_of_the_honest_range():
-    """1e5 random rounds; 1 to 4 of 10 clients report what they like, also what is not a number (dropped before)."""
+    """1e4 random rounds; 1 to 4 of 10 clients report what they like, also what is not a number (dropped before)."""
     rng = np.random.default_rng(0)
     losses = ClientLosses(robust=True)
     before = 2.0
-    for _ in range(100_000 // 10):
+    for _ in range(10_000 // 10):
         honest = rng.uniform(0.5, 2.5, (10, 10))  # ten rounds at once
         for row in honest:
             count = rng.integers(1, 5)

@@ -100,6 +100,7 @@ def setup(**changes):
     return from_task(task, config.make(task.defaults("non-iid"), {"task": "digits"}, values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", WAYS, ids=str)
 def test_a_run_with_it_resumes_to_the_bit(tmp_path, changes):
     whole = drive(setup(**changes), None, None).state
