@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -n 2
 # also for the build environment of the package itself
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: run test quick portable check browser pictures clean
+.PHONY: run test quick quick-tests portable check browser pictures clean
 
 run: $(VENV)/.core
 	$(BIN)/fedaccord compare --task digits --methods FA,FA+RM+AH --results runs/first-look
@@ -19,7 +19,10 @@ test: check browser
 	$(PYTEST)
 
 # under a minute: all but the tests that take a second or more
-quick: check
+quick: $(VENV)/.dev
+	$(MAKE) --jobs=2 --output-sync check quick-tests
+
+quick-tests: $(VENV)/.dev
 	$(PYTEST) -m "not slow"
 
 # once more with the instructions of a processor of long ago: whatever compares numbers must hold on any processor

@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import platformdirs
@@ -61,6 +62,22 @@ def real_set(monkeypatch: pytest.MonkeyPatch) -> Callable[[Source], Path]:
     return use
 
 
+TOGETHER = {"test_browser.py", "test_compare.py", "test_page.py", "test_ray.py", "test_reproduce.py"}
+"""Files whose tests share a fixture that takes long: they run in one process, so that it is made once."""
+
+
+@pytest.hookimpl(optionalhook=True)  # there is none without pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFixture(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            return file if Path(file).name in TOGETHER else nodeid
+
+    return ByFixture(config, log)
+
+
 LONG = {"study", "remade", "cluster", "browser", "real"}
 """Fixtures that take long: whatever needs one is slow."""
 
@@ -73,7 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """After `make quick`, name what took too long for it. Nothing fails: the machine may have been busy."""
+    """After `make quick`, name what took longest if it was too long. Nothing fails: the machine may have been busy."""
     if config.option.markexpr != "not slow":
         return
     took: Counter[str] = Counter()
@@ -81,6 +98,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 took[report.nodeid] += report.duration
-    for test, seconds in took.most_common():
+    for test, seconds in took.most_common(10):
         if seconds >= 1:
             terminalreporter.line(f"took {seconds:.1f} s; if the machine was not busy, mark it slow: {test}")

@@ -112,7 +112,7 @@ BAD = [
 @pytest.mark.parametrize(("clients", "settings", "error", "text"), BAD)
 def test_bad_input_is_a_typed_error(clients, settings, error, text):
     with pytest.raises(error, match=text):
-        federate(model(), clients, rounds=1, **settings)
+        federate(model(), clients, rounds=1, **PLAIN, **settings)
 
 
 def test_a_client_with_a_single_example_and_batch_norm_is_told_before_anything_runs():
@@ -120,4 +120,4 @@ def test_a_client_with_a_single_example_and_batch_norm_is_told_before_anything_r
     alone = (torch.zeros(1, 3), torch.tensor([1]))
     with pytest.raises(DataError, match="client 3 has a single example"):
         federate(normed, [*blobs(), alone], rounds=1)
-    assert len(federate(model(), [*blobs(), alone], rounds=1).rounds) == 1
+    assert len(federate(model(), [*blobs(), alone], rounds=1, **PLAIN).rounds) == 1

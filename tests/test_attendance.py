@@ -114,6 +114,7 @@ task = Task("odd", data, lambda: nn.Linear(3, 3), settings={"clients": 3, "valid
 """
 
 
+@pytest.mark.slow
 def test_the_command_line_and_the_page_tell_of_lost_clients(tmp_path, capsys):
     (tmp_path / "odd.py").write_text(TASK)
     words = ["run", f"{tmp_path / 'odd.py'}:task", "--runs", str(tmp_path), "--name", "r", "--batch-size", "64"]

@@ -1,11 +1,13 @@
 """The command line as a person uses it: real processes, real signals."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -34,7 +36,7 @@ def test_run_writes_a_folder_and_json_lines(tmp_path, capsys):
 
 def test_values_are_looked_for_in_set_and_options_then_config_then_task(tmp_path, capsys):
     config = tmp_path / "c.toml"
-    config.write_text('rounds = 2\nlr = 0.03\nsteps = 3\nsplit = "iid"\n')
+    config.write_text('rounds = 2\nlr = 0.03\nsteps = 3\nsplit = "iid"\nengine = "serial"\n')
     arguments = ["run", "digits", "--runs", tmp_path, "--config", config, "--lr", "0.02", "--set", "steps=4"]
     _, rounds, summary = run_json(capsys, *arguments)
     assert rounds[0]["hyper"] == {"lr": 0.02, "steps": 4}
@@ -115,51 +117,53 @@ def test_ctrl_c_stops_after_the_round_and_says_how_to_resume(tmp_path, number):
     assert (path / "checkpoints" / f"{done:06d}.json").exists()
 
 
-MORTAL = """
-import os, signal, sys
-count, fatal, whole = 0, int(sys.argv.pop(1)), os.fsync
+def mortal(words, fatal, count):
+    """In a process of its own: the command, killed just before it puts something on disk for the n-th time."""
+    whole = os.fsync
 
-def fsync(descriptor):
-    global count
-    count += 1
-    if count == fatal:
-        os.kill(os.getpid(), signal.SIGKILL)
-    whole(descriptor)
+    def fsync(descriptor):
+        count.value += 1
+        if count.value == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        whole(descriptor)
 
-os.fsync = fsync
-from fedaccord.cli import main
-code = main()
-print(count)
-sys.exit(code)
-"""
+    os.fsync = fsync
+    os._exit(main(words))
 
 
 @pytest.mark.slow
 def test_killed_whenever_it_writes_a_run_resumes_to_the_same_hash(tmp_path, capsys):
-    """It kills itself just before it puts something on disk for the n-th time, so every kill is a hit.
+    """It kills itself, so every kill is a hit: at each write of a round in the middle, at the first and the last write.
 
-    Each such moment of a round in the middle, and the first and the last of the run. Fifty kills from outside, at
-    random instants, are in benchmarks/kill_and_resume.py.
+    Fifty kills from outside, at random instants, are in benchmarks/kill_and_resume.py.
     """
+    fork = multiprocessing.get_context("fork")
 
     def run(name, fatal):
         words = ["run", "digits", "--runs", str(tmp_path), "--name", name, "--rounds", "4", "--json"]
         words += ["--engine", "pool"]  # its workers have to go too
-        words = [sys.executable, "-c", MORTAL, str(fatal), *words]
-        done = subprocess.run(words, capture_output=True, text=True)
-        return done.returncode, done.stdout.splitlines()
+        count = fork.Value("i", 0)
+        process = fork.Process(target=mortal, args=(words, fatal, count))
+        with warnings.catch_warnings():  # of a fork beside threads, which hold no lock that is needed here
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        process.join()
+        return process.exitcode, count.value
 
-    code, (*_, summary, last) = run("whole", 0)
+    def resumed(name):
+        code, _, summary = run_json(capsys, "resume", tmp_path / name)
+        assert code == 0
+        return summary["params_sha256"], summary["log_sha256"]
+
+    code, writes = run("whole", 0)
     assert code == 0
-    whole, writes = json.loads(summary), int(last)
     assert writes > 4 * 5  # a round's log line, and file and folder of tensors and of manifest
-    assert run("first", 1)[0] == -signal.SIGKILL
+    whole = resumed("whole")
+    assert run("first", 1) == (-signal.SIGKILL, 1)
     assert not (tmp_path / "first").exists()  # a folder appears once it is complete
     for fatal in (*range(writes // 2, writes // 2 + 5), writes):
-        assert run(f"killed-{fatal}", fatal)[0] == -signal.SIGKILL
-        code, _, result = run_json(capsys, "resume", tmp_path / f"killed-{fatal}")
-        assert code == 0
-        assert (result["params_sha256"], result["log_sha256"]) == (whole["params_sha256"], whole["log_sha256"])
+        assert run(f"killed-{fatal}", fatal) == (-signal.SIGKILL, fatal)
+        assert resumed(f"killed-{fatal}") == whole
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ def study(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.anywhere
 def test_all_runs_are_there_and_only_what_tables_need_is_kept(study):
     names = [cell.name for cell in cells(STUDY)]
     assert names == [f"non-iid-{method}-C1.0-s{seed}" for method in ("FA", "FA+AH") for seed in (0, 1)]
@@ -43,11 +44,13 @@ def test_a_run_of_a_study_is_the_run_that_run_makes(study, tmp_path, capsys):
         assert {**mine, "seconds": 0} == {**theirs, "seconds": 0}
 
 
+@pytest.mark.anywhere
 def test_what_is_finished_is_not_run_again(study, monkeypatch):
     monkeypatch.setattr(compare, "open_child", lambda *_: pytest.fail("a finished run was started"))
     assert compare.run_missing(list(cells(STUDY)), study) == []
 
 
+@pytest.mark.anywhere
 def test_the_table_is_the_mean_of_the_runs(study):
     (row,) = table_of(STUDY, study).rows
     for method in ("FA", "FA+AH"):
@@ -55,12 +58,14 @@ def test_the_table_is_the_mean_of_the_runs(study):
         assert row.found[method] == tuple(last_value(run) for run in runs)
 
 
+@pytest.mark.anywhere
 def test_another_experiment_in_the_same_folder_is_refused(study):
     other = Study("digits", (Row("non-iid", 1.0, ("FA",), 1, {**SHORT, "steps": 3}),))
     with pytest.raises(SettingsError, match="was run with steps = 2, not 3"):
         compare.run_missing(list(cells(other)), study)
 
 
+@pytest.mark.anywhere
 def test_settings_that_a_method_does_not_use_do_not_matter(study):
     """The grid is not FA's business, the fixed rate is not FA+AH's."""
     other = Study(
@@ -97,6 +102,7 @@ def test_a_method_may_be_tuned_by_itself():
     assert [cell.settings.lr for cell in cells(Study("digits", (row,)))] == [0.1, 0.3]
 
 
+@pytest.mark.anywhere
 def test_the_heading_counts_the_runs_that_are_there(study, tmp_path):
     assert "2 seeds" in table_of(STUDY, study).heading
     assert "no run yet" in table_of(STUDY, tmp_path).heading
@@ -159,6 +165,7 @@ def holders(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.anywhere
 def test_the_command_prints_the_table_and_leaves_files(study, capsys):
     words = ["compare", "--task", "digits", "--methods", "FA,FA+AH", "--seeds", "2", "--results", str(study)]
     for name, value in SHORT.items():
@@ -229,6 +236,7 @@ def test_an_own_task_that_prints_does_not_disturb(tmp_path):
     assert len(list(read_rounds(tmp_path / "r" / "non-iid-FA-C1.0-s0"))) == 2
 
 
+@pytest.mark.anywhere
 def test_a_packed_run_is_not_resumed(study, capsys):
     run = study / "non-iid-FA-C1.0-s0"
     assert main(["resume", str(run)]) == 2

@@ -53,8 +53,13 @@ class FlowerEngine:
         """Yield what became of each client of the cohort, in the cohort's order."""
         begin, slowest, usable = time.monotonic(), 0.0, 0
         end = begin + self.deadline
-        record = order_record(order, self.experiment)
-        contents = {client: self.content(record, order, client) for client in order.cohort}
+        needed = self.needed if self.keeps else None
+        record = order_record(order, self.experiment, needed)
+        own = {client: client_record(order, client, needed, record) for client in order.cohort}
+        contents = {
+            client: RecordDict({RECORD: record, FOR_CLIENT: extra} if extra else {RECORD: record})
+            for client, extra in own.items()
+        }
         sent: dict[str, int] = {}
         due = dict.fromkeys(order.cohort, 0.0)  # client -> when to send (again)
         pause = dict.fromkeys(order.cohort, self.pause)
@@ -99,11 +104,6 @@ class FlowerEngine:
     def hopeless(self, client: int) -> bool:
         """Tell whether a client missed its last round and is still not connected: if the others suffice, go on."""
         return client in self.absent and self.nodes.get(client) not in self.online
-
-    def content(self, record: ConfigRecord, order: Order, client: int) -> RecordDict:
-        """Put together what all clients get and what is this client's alone."""
-        own = client_record(order, client, self.needed.get(client, 0), self.keeps)
-        return RecordDict({RECORD: record} if own is None else {RECORD: record, FOR_CLIENT: own})
 
     def send(
         self, letters: Sequence[tuple[int, RecordDict]], round: int, life: float, kind: str = MessageType.TRAIN

@@ -1,12 +1,13 @@
 """What travels between the two ends: orders and updates as Flower's records, and back.
 
 One message goes down and one comes back for each client and round. A message is one record: a few numbers, and tensors
-as safetensors bytes (exact, any dtype). Every object of a message is a request of its own: one is fastest. Only where
-clients keep something, or have hyper-parameters of their own, a second, tiny record goes with the order.
+as safetensors bytes (exact, any dtype). Every object of a message is a request of its own: one is fastest. Only a
+client that goes on from another round than most, or has hyper-parameters of its own, gets a second, tiny record.
 """
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,31 +49,50 @@ def records_of(message: Message) -> dict[str, Any]:
 # ---------------------------------------------------------------- down
 
 
-def order_record(order: Order, experiment: str) -> ConfigRecord:
-    """Write what every client of the cohort gets: nothing in it says who it is for."""
+def order_record(order: Order, experiment: str, needed: Mapping[int, int] | None) -> ConfigRecord:
+    """Write what every client of the cohort gets: nothing in it says who it is for.
+
+    `needed`: by client, the oldest round that it may have to go on from again; None if clients keep nothing.
+    """
     record = ConfigRecord(
         {
             "version": VERSION,
             "round": order.round,
             "experiment": experiment,
-            "report_loss": order.report_loss,
-            "hyper": json.dumps(order.hyper.values()),
+            "hyper": written(order.hyper),
             "params": encode(order.params),
         }
     )
+    if order.report_loss:
+        record["report_loss"] = True
     if order.down:
         record["down"] = encode(flatten(order.down))
     if order.previous is not None:
         record["previous"] = encode(order.previous)
+    if needed is not None:
+        [(most, _)] = Counter(rounds_of(order, client, needed) for client in order.cohort).most_common(1)
+        record["since"], record["needed"] = most
     return record
 
 
-def client_record(order: Order, client: int, needed: int, keeps: bool) -> ConfigRecord | None:
-    """Write what is this client's: the round it goes on from, the oldest it may need again, its own h_t."""
-    record = ConfigRecord({"since": order.since.get(client, 0), "needed": needed} if keeps else {})
+def client_record(order: Order, client: int, needed: Mapping[int, int] | None, shared: ConfigRecord) -> ConfigRecord:
+    """Write where a client's order differs from what all get; mostly nothing."""
+    record = ConfigRecord()
+    if needed is not None and (own := rounds_of(order, client, needed)) != (shared["since"], shared["needed"]):
+        record["since"], record["needed"] = own
     if client in order.each:
-        record["own_hyper"] = json.dumps(order.each[client].values())
-    return record or None
+        record["own_hyper"] = written(order.each[client])
+    return record
+
+
+def rounds_of(order: Order, client: int, needed: Mapping[int, int]) -> tuple[int, int]:
+    """Return the round that a client goes on from, and the oldest that it may need again."""
+    return order.since.get(client, 0), needed.get(client, 0)
+
+
+def written(hyper: Hyper) -> str:
+    """Write hyper-parameters as JSON, without blanks."""
+    return json.dumps(hyper.values(), separators=(",", ":"))
 
 
 def read_order(record: Mapping[str, Any], client: int) -> Order:
@@ -83,7 +103,7 @@ def read_order(record: Mapping[str, Any], client: int) -> Order:
         each = {client: read_hyper(record["own_hyper"])} if "own_hyper" in record else {}
         down = unflatten(decode(record["down"])) if "down" in record else {}
         previous = decode(record["previous"]) if "previous" in record else None
-        hyper, params, asked = read_hyper(record["hyper"]), decode(record["params"]), bool(record["report_loss"])
+        hyper, params, asked = read_hyper(record["hyper"]), decode(record["params"]), bool(record.get("report_loss"))
         round, since = record["round"], record.get("since", 0)
     except KeyError as error:
         raise UpdateRefused(f"the message has no {error}") from None

@@ -20,7 +20,7 @@ from fedaccord.data import catalog, sources
 from fedaccord.data import speech_commands as sc
 from fedaccord.data.sources import Source
 
-pytestmark = pytest.mark.anywhere
+pytestmark = [pytest.mark.slow, pytest.mark.anywhere]  # librosa takes seconds to load what it needs
 
 
 def tone(hertz: float, seconds: float = 1.0, loudness: float = 0.5) -> np.ndarray:
@@ -92,7 +92,6 @@ def slow_spectrogram(wave: np.ndarray) -> np.ndarray:
     return np.rint((np.maximum(decibels, -80) + 80) * 255 / 80)
 
 
-@pytest.mark.slow
 def test_the_spectrogram_equals_a_slow_one():
     """To one unit: float32 there, float64 here, and both round."""
     wave = noise() * np.linspace(0, 1, sc.RATE, dtype=np.float32) ** 4  # from 80 dB down to the maximum

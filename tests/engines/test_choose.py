@@ -24,6 +24,7 @@ class Picture(nn.Module):
         return self.top(self.conv(x).relu().mean(dim=(2, 3)))
 
 
+@pytest.mark.slow
 def test_auto_stacks_small_models_and_says_so():
     choice = choose("auto", Request(make_site(), HYPER, cohort=5, workers=2))
     assert (choice.name, type(choice.engine)) == ("stacked", PoolEngine)
@@ -36,6 +37,7 @@ def test_auto_takes_processes_for_convolutions_and_a_loop_for_one_core():
     assert choose("auto", Request(site, HYPER, cohort=5, workers=1)).name == "serial"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(6)])
 def test_a_model_that_cannot_be_stacked_is_told_before_training(layer):
     site = make_site(nn.Sequential(nn.Linear(4, 6), layer, nn.ReLU(), nn.Linear(6, 3)), sizes=(8, 50, 9, 17, 17, 20))

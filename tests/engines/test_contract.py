@@ -86,7 +86,10 @@ def assert_same(engine_name, update, own):
         assert params_sha256(flatten(update.sent)) == params_sha256(flatten(own.sent))
 
 
-@pytest.fixture(params=ENGINES)
+SLOW = {"stacked": pytest.mark.slow, "stacked, 2 workers": pytest.mark.slow}  # a stack takes a while to get ready
+
+
+@pytest.fixture(params=[pytest.param(name, marks=SLOW.get(name, ())) for name in ENGINES])
 def name(request):
     return request.param
 
@@ -217,7 +220,7 @@ class Dies(nn.Module):
         return self.layer(x)
 
 
-@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("stacked", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_dead_worker_is_replaced_and_its_clients_are_done_again(tmp_path, workers, stacked):
     file = tmp_path / "deaths"

@@ -9,7 +9,7 @@ from helpers import hyper
 
 from fedaccord.core.records import Order, Refusal
 from fedaccord.flower.node import Limits, Member
-from fedaccord.flower.wire import client_record, order_record, read_update
+from fedaccord.flower.wire import order_record, read_update
 from fedaccord.runtime.build import site_of
 from fedaccord.runtime.federation import client_settings
 from fedaccord.runtime.folder import experiment_of
@@ -33,12 +33,11 @@ def member(tmp_path):
 
 
 def order_for(member, round=1, needed=0, since=None, experiment=None, params=None, **values):
-    """As the two records of a message give it; a round goes on from the one before it unless `since` is another."""
+    """As a message gives it; a round goes on from the one before it unless `since` is another."""
     values = hyper(0.1, 3, rm_weight=1e-2).but(values)
     since = {1: round - 1 if since is None else since}
     order = Order(round, (1,), params or member.params, values, since=since)
-    own = client_record(order, 1, needed, keeps=True)
-    return {**order_record(order, experiment or member.experiment), **own}
+    return dict(order_record(order, experiment or member.experiment, {1: needed}))
 
 
 def test_a_repeated_round_starts_from_the_theta_of_before_it(member, tmp_path):

@@ -22,14 +22,23 @@ def test_a_reply_that_cannot_be_read_is_a_refusal(reply):
     assert isinstance(read_update(4, ORDER, reply), Refusal)
 
 
+def test_only_what_differs_from_most_travels_beside_the_order():
+    order = Order(5, (0, 1, 2), {}, hyper(0.1, 3), since={0: 4, 1: 2, 2: 4})
+    needed = {0: 3, 1: 2, 2: 3}
+    shared = order_record(order, "e", needed)
+    own = {client: dict(client_record(order, client, needed, shared)) for client in order.cohort}
+    assert (shared["since"], shared["needed"]) == (4, 3)
+    assert own == {0: {}, 1: {"since": 2, "needed": 2}, 2: {}}
+    assert "since" not in order_record(order, "e", None)
+
+
 def test_an_order_and_an_update_travel_exactly():
     odd = {"a": torch.tensor([0.1, float("nan"), -0.0]), "n": torch.tensor(7), "h": torch.ones(2, dtype=torch.bfloat16)}
     h = hyper(0.1 + 0.2, 3, momentum=0.9, rm_weight=1 / 3, entropy_min=None)
     each = {2: hyper(0.7, 9, rm_weight=0.1)}
     order = Order(3, (2,), odd, h, each, {"SCAFFOLD.c": odd}, {2: 1}, True, odd)
-    own = client_record(order, 2, needed=1, keeps=True)
-    assert client_record(order, 1, needed=0, keeps=False) is None
-    back = read_order({**order_record(order, "e"), **own}, 2)
+    shared = order_record(order, "e", {2: 1})
+    back = read_order({**shared, **client_record(order, 2, {2: 1}, shared)}, 2)
     assert (back.round, back.hyper, back.hyper_of(2), back.report_loss) == (3, h, each[2], True)
     assert back.since == {2: 1}
     for sent, came in ((odd, back.params), (odd, back.previous), (odd, back.down["SCAFFOLD.c"])):

@@ -41,7 +41,7 @@ def test_divergence_by_hand():
     trained = Trained(np.array([0, 1]), np.array([1, 3]), np.array([2.0, 1.0]))
     length = math.sqrt(13 / 16)
     assert divergence(trained, length) == pytest.approx((7 / 4) / (13 / 16))
-    assert divergence(trained, 0.5 * length, server_lr=0.5) == pytest.approx((7 / 4) / (13 / 16))
+    assert divergence(trained, 0.5 * length, length=0.5) == pytest.approx((7 / 4) / (13 / 16))
 
 
 def test_clients_that_make_the_same_step_have_divergence_one():
