@@ -244,6 +244,9 @@ def make(*layers: Mapping[str, Any], method: "Method | None" = None) -> Settings
     if method is None:
         FIELDS["method"].validate(merged.get("method", "FA"))
         method = find(merged.get("method", FIELDS["method"].default))
+    taken = {*FIELDS, *(each.name for each in SERVER_SETTINGS)} & {*method.settings}
+    if taken:
+        raise SettingsError(f"method {method.name} brings a setting '{min(taken)}', but every run has one of that name")
     there = table(method)
     own = {each.name: each.default for each in (*method.settings.values(), *SERVER_SETTINGS)}
     for name in merged:

@@ -31,11 +31,15 @@ def last(capsys):
 
 
 def test_the_page_has_an_example_for_every_seam():
-    assert set(FILES) == {"drift.py", "sluggish.py", "agreement.py", "diabetes.py", "backwards.py"}
+    assert set(FILES) == {
+        "drift.py", "distill.py", "sluggish.py", "agreement.py", "diabetes.py", "backwards.py",
+    }  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["drift.py:drift", "sluggish.py:sluggish", "agreement.py:agreement"])
+@pytest.mark.parametrize(
+    "method", ["drift.py:drift", "distill.py:distill", "sluggish.py:sluggish", "agreement.py:agreement"]
+)
 def test_a_method_from_a_file_runs_resumes_and_gives_the_same_bits_in_processes(method, written, capsys):
     def run(name, *more):
         words = ["run", "digits", "--method", str(written / method), "--runs", str(written), "--name", name, "--json"]
@@ -82,6 +86,43 @@ def test_a_hyper_parameter_of_an_outside_method_can_be_tuned(written):
     grid = "drift_share = 0, 0.1, 0.3; lr = 0.05, 0.1"
     history = federate(nn.Linear(4, 3), clients, clients[0], method=tuned, rounds=4, grid=grid)
     assert all(set(log.hyper) == {"drift_share", "lr"} for log in history.rounds)
+
+
+def test_a_method_from_a_file_brings_its_options_and_can_be_joined(written, capsys):
+    words = ["run", "digits", "--method", f"{written / 'drift.py'}:drift+WD", "--drift-share", "0.3", "--rounds", "1"]
+    assert main([*words, "--runs", str(written), "--name", "joined", "--json"]) == 0
+    assert "drift_share = 0.3" in (written / "joined" / "settings.toml").read_text()
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    assert "--drift-share FLOAT" in capsys.readouterr().out
+
+
+def test_a_setting_that_every_run_has_already_is_refused(written, capsys):
+    taken = (written / "drift.py").read_text().replace('Setting("drift_share"', 'Setting("alpha"')
+    (written / "taken.py").write_text(taken)
+    assert main(["run", "digits", "--method", f"{written / 'taken.py'}:drift", "--runs", str(written)]) == 2
+    assert "'alpha', but every run has one of that name" in capsys.readouterr().err
+
+
+def test_a_setting_that_is_no_hyper_parameter_is_named(written, capsys):
+    (written / "plain.py").write_text((written / "drift.py").read_text().replace(", hyper=True", ""))
+    assert main(["run", "digits", "--method", f"{written / 'plain.py'}:drift", "--runs", str(written)]) == 2
+    assert "'drift_share' is no hyper-parameter" in capsys.readouterr().err
+
+
+def test_a_term_with_a_module_that_is_not_listed_is_not_stacked(written, capsys):
+    """The traced graph would keep the first round's teacher for ever."""
+    hidden = (written / "distill.py").read_text().replace("self.shared = (teacher,)", "pass")
+    (written / "hidden.py").write_text(hidden)
+
+    def run(file, engine):
+        words = ["run", "digits", "--method", f"{written / file}:distill", "--engine", engine, "--rounds", "2"]
+        return main([*words, "--runs", str(written), "--json"])
+
+    assert run("distill.py", "stacked") == 0
+    assert run("hidden.py", "stacked") == 2
+    assert "reads tensors of no module" in capsys.readouterr().err
+    assert run("hidden.py", "auto") == 0
 
 
 @pytest.mark.slow

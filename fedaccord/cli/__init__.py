@@ -17,8 +17,8 @@ COMMANDS = (run, compare, reproduce, report, federation, matching, bench, data)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; a user's mistake is told in one line."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = make_parser(words[0] if words else "").parse_args(words)
     try:
+        options = make_parser(words).parse_args(words)
         return int(options.command(options))
     except FedAccordError as error:
         print(f"fedaccord: {error}", file=sys.stderr)
@@ -31,10 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
 
 
-def make_parser(invoked: str = "") -> argparse.ArgumentParser:
+def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser of all commands; each one sets `command` to the function that runs it.
 
-    Only the command that is `invoked` gets the options that methods bring: to know them, torch must be loaded.
+    Only the command that `words` begin with gets the options that methods bring: to know them, torch must be loaded.
     """
     parser = argparse.ArgumentParser(
         prog="fedaccord", description="Federated learning that stays on track when clients' data differ wildly."
@@ -42,5 +42,5 @@ def make_parser(invoked: str = "") -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fedaccord {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
-        command.add(commands, invoked)
+        command.add(commands, words)
     return parser

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from fedaccord.cli.outcome import progress
 from fedaccord.core.errors import SettingsError
 
 
-def add(commands: Any, invoked: str) -> None:
+def add(commands: Any, words: Sequence[str]) -> None:
     """Add the parser of bench."""
     bench = commands.add_parser(
         "bench",

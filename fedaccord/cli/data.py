@@ -1,6 +1,7 @@
 """`fedaccord data` lists, fetches and verifies data sets, and shows how one would be divided."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from fedaccord.cli.options import add_settings, settings_of
 from fedaccord.config import FIELDS
 
 
-def add(commands: Any, invoked: str) -> None:
+def add(commands: Any, words: Sequence[str]) -> None:
     """Add the parsers of data list, fetch, verify and split."""
     data = commands.add_parser("data", help="list, fetch, verify and divide data").add_subparsers(
         required=True, metavar="WHAT"

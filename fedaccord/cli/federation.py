@@ -3,6 +3,7 @@
 import argparse
 import os
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from fedaccord.cli.outcome import progress, say, tell, try_again
 from fedaccord.core.errors import EngineError, RunError, SettingsError
 
 
-def add(commands: Any, invoked: str) -> None:
+def add(commands: Any, words: Sequence[str]) -> None:
     """Add the parsers of federation up, server, node, certificates and key."""
     federation = commands.add_parser(
         "federation", help="real clients, real processes, over Flower", description="A real federation over Flower."

@@ -1,13 +1,14 @@
 """`fedaccord matching` shows what representation matching does to a task's model."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from fedaccord.cli.options import add_settings, settings_of
 from fedaccord.config import FIELDS
 
 
-def add(commands: Any, invoked: str) -> None:
+def add(commands: Any, words: Sequence[str]) -> None:
     """Add the parser of matching."""
     matching = commands.add_parser(
         "matching",
@@ -16,7 +17,7 @@ def add(commands: Any, invoked: str) -> None:
     )
     matching.add_argument("task", help="as for run")
     add_settings(matching, (FIELDS[name] for name in ("width", "image_size")))
-    if invoked == "matching":
+    if words[:1] == ["matching"]:
         from fedaccord.methods.matching.part import RepresentationMatching
 
         add_settings(matching, RepresentationMatching.settings, "settings of matching")

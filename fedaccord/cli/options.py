@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,16 @@ def add_settings(parser: argparse.ArgumentParser, settings: Iterable[Setting], t
             group.add_argument(f"--{each.name.replace('_', '-')}", metavar=each.kind.__name__.upper(), help=text)
 
 
-def settings_by_owner() -> dict[str, list[Setting]]:
-    """Return all settings there are, under the headings that --help shows."""
-    from fedaccord.methods.registry import PARTS
+def settings_by_owner(words: Sequence[str]) -> dict[str, list[Setting]]:
+    """Return all settings there are, also those of a method in a file that the words name, under --help's headings."""
+    from fedaccord.methods.registry import PARTS, find
     from fedaccord.server.steps import SERVER_SETTINGS
 
     found = {"settings": list(FIELDS.values()), "settings of the server's step": list(SERVER_SETTINGS)}
     seen = {each.name for group in found.values() for each in group}
-    for part in PARTS.values():
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--method", nargs="?", const="FA", default="FA")  # a wrong use is told by the whole parser
+    for part in (*PARTS.values(), *find(early.parse_known_args(words)[0].method).parts):
         new = [each for each in part.settings if each.name not in seen]
         seen |= {each.name for each in new}
         if new:
@@ -108,10 +110,12 @@ def settings_of(options: argparse.Namespace) -> tuple[Any, Settings]:
 
 
 def lasting(name: str) -> str:
-    """Return a task's or method's name with its path made absolute, so that a run can be resumed from anywhere."""
-    file, colon, variable = name.rpartition(":")
-    if colon and file.endswith(".py"):
-        return f"{Path(file).resolve()}:{variable}"
+    """Return a task's or method's name with its paths made absolute, so that a run can be resumed from anywhere."""
+    from fedaccord.methods.registry import is_file, words_of
+
+    words = words_of(name)
+    if any(map(is_file, words)):
+        return "+".join(str(Path(word).resolve()) if is_file(word) else word for word in words)
     return str(Path(name).resolve()) if Path(name).suffix == ".npz" or os.sep in name else name
 
 

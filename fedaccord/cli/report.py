@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-def add(commands: Any, invoked: str) -> None:
+def add(commands: Any, words: Sequence[str]) -> None:
     """Add the parsers of report and watch."""
     report = commands.add_parser(
         "report", help="a page that shows what happened and why", description="One self-contained page about the runs."

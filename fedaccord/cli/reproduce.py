@@ -1,6 +1,7 @@
 """`fedaccord reproduce` makes the paper's tables and figures."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from fedaccord.cli.options import must_be_there, study_options
 from fedaccord.core.errors import SettingsError
 
 
-def add(commands: Any, invoked: str) -> None:
+def add(commands: Any, words: Sequence[str]) -> None:
     """Add the parser of reproduce."""
     reproduce = commands.add_parser(
         "reproduce",

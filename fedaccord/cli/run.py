@@ -1,6 +1,7 @@
 """`fedaccord run` trains a task, and `fedaccord resume` goes on with a run that was cut off."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from fedaccord.cli.outcome import carry_on, say
 from fedaccord.core.errors import RunError
 
 
-def add(commands: Any, invoked: str) -> None:
+def add(commands: Any, words: Sequence[str]) -> None:
     """Add the parsers of run and resume."""
     run = commands.add_parser(
         "run",
@@ -27,7 +28,7 @@ def add(commands: Any, invoked: str) -> None:
     run.add_argument("--name", help="name of the run folder (made from date, task, method, split and seed)")
     add_json(run)
     run.add_argument("--paper", action="store_true", help="without the guards that the paper lacks (guards = false)")
-    for title, settings in settings_by_owner().items() if invoked == "run" else ():
+    for title, settings in settings_by_owner(words).items() if words[:1] == ["run"] else ():
         add_settings(run, settings, title)
     run.set_defaults(command=run_command)
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedaccord.core.errors import MethodError
+
 Params = dict[str, Tensor]
 """Tensors by name: a model's state (parameters and persistent buffers), or one package of a method."""
 
@@ -39,7 +41,11 @@ class Hyper:
     own: Mapping[str, float | None] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
-        return getattr(self, name) if name in OPTIMIZER else self.own[name]
+        if name in OPTIMIZER:
+            return getattr(self, name)
+        if name not in self.own:
+            raise MethodError(f"'{name}' is no hyper-parameter of this run; its Setting must say hyper=True")
+        return self.own[name]
 
     def get(self, name: str, default: Any = None) -> Any:
         return getattr(self, name) if name in OPTIMIZER else self.own.get(name, default)

@@ -23,7 +23,7 @@ from fedaccord.client.side import ClientRound
 from fedaccord.client.training import Descent, Site, minibatches, reported
 from fedaccord.core.errors import EngineError
 from fedaccord.core.params import load_params, read_params
-from fedaccord.core.protocols import trained_weights
+from fedaccord.core.protocols import Work, trained_weights
 from fedaccord.core.records import OPTIMIZER, ClientUpdate, Hyper, Order, Packages, Params, size_of
 from fedaccord.core.seeds import generator
 
@@ -268,7 +268,31 @@ def trace(stack: Stack, inputs: Tensor, targets: Tensor) -> Graph:
     except Exception as error:  # whatever torch says of a model that it cannot vectorise
         reason = str(error).strip().splitlines()[0]
         raise EngineError(f"this model's clients cannot be stacked: {reason}") from error
+    if baked_in(graph, stack):
+        raise EngineError("a term of the loss reads tensors of no module in its Work's trained, shared or own")
     return lean(graph)
+
+
+def baked_in(graph: GraphModule, stack: Stack) -> bool:
+    """Whether the graph holds, as a constant, a tensor of this round: it would be stale in the next."""
+    places = {tensor.data_ptr() for tensor in tensors_of(vars(graph))}
+    places -= {tensor.data_ptr() for tensor in tensors_of(stack.whole.model)}
+    suspects = ((work.works, work.order.params, work.order.down, work.kept) for work in stack.rounds)
+    return any(tensor.data_ptr() in places for tensor in tensors_of(list(suspects)))
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested containers, modules and works."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, nn.Module):
+        yield from (*value.parameters(), *value.buffers())
+    elif isinstance(value, Mapping):
+        yield from (tensor for each in value.values() for tensor in tensors_of(each))
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        yield from (tensor for each in value for tensor in tensors_of(each))
+    elif isinstance(value, Work):
+        yield from tensors_of(vars(value))
 
 
 def lean(graph: GraphModule) -> GraphModule:

@@ -35,20 +35,36 @@ RENAMED = {"rm_store": "store"}
 
 
 def find(name: str) -> Method:
-    """A method by its name, or by file.py:variable."""
-    file, colon, variable = name.rpartition(":")
-    if colon and file.endswith(".py"):
-        return as_method(load_variable(Path(file), variable, (Method, Part), "a fedaccord Method or Part"))
-    words = name.split("+")
-    for word in words:
-        if word not in PARTS:
-            raise SettingsError(
-                f"method = {name!r}: there is no {word!r}; methods are {', '.join(METHODS)}, parts that may be joined "
-                f"by + are {', '.join(PARTS)}; or file.py:name"
-            )
-    if len(set(words)) < len(words):
+    """A method by its name: parts joined by +, each known here or given as file.py:variable."""
+    found = [from_file(word) if is_file(word) else Method(word, (known(word, name),)) for word in words_of(name)]
+    parts = tuple(part for method in found for part in method.parts)
+    if len({part.name for part in parts}) < len(parts):
         raise SettingsError(f"method = {name!r}: a part is named twice")
-    return Method(name, tuple(PARTS[word] for word in words))
+    return Method("+".join(method.name for method in found), parts)
+
+
+def words_of(name: str) -> list[str]:
+    """The parts that a name joins. A file's path may have a + in it."""
+    return [name] if is_file(name) and Path(name.rpartition(":")[0]).exists() else name.split("+")
+
+
+def is_file(word: str) -> bool:
+    file, _, variable = word.rpartition(":")
+    return file.endswith(".py") and variable.isidentifier()
+
+
+def from_file(word: str) -> Method:
+    file, _, variable = word.rpartition(":")
+    return as_method(load_variable(Path(file), variable, (Method, Part), "a fedaccord Method or Part"))
+
+
+def known(word: str, name: str) -> Part:
+    if word not in PARTS:
+        raise SettingsError(
+            f"method = {name!r}: there is no {word!r}; methods are {', '.join(METHODS)}, parts that may be joined "
+            f"by + are {', '.join(PARTS)}; or file.py:name"
+        )
+    return PARTS[word]
 
 
 def as_method(given: "str | Method | Part") -> Method:
