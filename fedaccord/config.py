@@ -23,6 +23,17 @@ from fedaccord.core.settings import LENGTH, NUMERICS, OBSERVATION, OPERATION, SE
 if TYPE_CHECKING:
     from fedaccord.core.protocols import Method
 
+PAPER = {
+    "weighting": "population",
+    "cohorts": "random",
+    "yardstick": "cross-entropy",
+    "guards": False,
+    "average": False,
+    "psi": "ascent",
+    "hyper_lr": 0.01,
+    "interval": 5,
+}
+"""What --paper means: everything as printed, where the default is otherwise."""
 VERSION = 2
 """Of the run folder: what its files look like. Folders without one are of 0.1; they can still be read."""
 GRID = "lr = 0.05..0.5/9 log; steps = 5..45/9"
@@ -71,6 +82,11 @@ class Settings:
     split: str = one_of("non-iid", SPLITS, "How the data is divided among the clients; non-iid: one class a client")
     clients: int | None = at_least(1, None, "Number of clients, K (10; natural split: as many as the data names).")
     fraction: float = share(1.0, "Share of the clients that train in a round, C.")
+    cohorts: str = one_of(
+        "passes",
+        ("passes", "random"),
+        "Who trains: everyone once in 1/C rounds, in ever new orders, or at random",
+    )
     rounds: int = at_least(1, 100, "Number of rounds, T.", role=LENGTH)
     seed: int = at_least(0, 0, "Seed of everything random: start, split, cohorts, mini-batches, augmentation.")
 
@@ -89,7 +105,7 @@ class Settings:
     grid: str = setting(GRID, "What a tuner chooses from: name = low..high/count [log]; name = value, value, ...")
     start: str = setting("", "Where a tuner starts, such as: lr = 0.1, steps = 20 (the middle of the grid if empty).")
     replay: str = setting("", "A run folder whose hyper-parameters are used again, round by round.")
-    guards: bool = setting(True, "Clip rewards, roll back a round that blew up; --paper turns it off.")
+    guards: bool = setting(True, "Clip rewards, shorten or roll back a round that blew up.")
 
     classes_per_client: int = at_least(1, 2, "Classes a client, for split = classes.")
     alpha: float = above(0, 0.5, "Concentration, for split = dirichlet and quantity; smaller is more uneven.")

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaccord.core import algorithm
-from fedaccord.core.algorithm import Experiment, run, run_round, sample_cohort, start
+from fedaccord.core.algorithm import Experiment, pass_length, run, run_round, sample_cohort, start
 from fedaccord.core.protocols import Measured
 from fedaccord.core.records import ClientUpdate
-from fedaccord.core.seeds import generator
 from fedaccord.policy.schedule import FixedSchedule
 from fedaccord.server.guard import guard
 
@@ -64,7 +63,7 @@ def test_one_round_by_hand():
 def test_the_printed_weights_shorten_the_step_when_not_all_take_part():
     """weighting = population: w + (n_0 / N) (w_0 - w) = 8 + 1/4 (1 - 8)."""
     engine, fed = experiment({0: (1.0, 1), 1: (5.0, 3)}, total_examples=4, fraction=0.5)
-    cohort = sample_cohort(2, 0.5, generator(0, "cohort", 1))
+    cohort = sample_cohort(2, 0.5, seed=0, round=1)
     state, _ = run_round(fed, start(fed, W))
     value, examples = engine.replies[cohort[0]]
     assert state.params["w"].item() == pytest.approx(8 + examples / 4 * (value - 8))
@@ -93,6 +92,21 @@ def test_a_round_without_a_usable_update_is_skipped():
     assert log.refused[0]["client"] == 0
 
 
+def test_a_step_that_blew_up_is_shortened_until_it_does_no_harm():
+    """From 8 the clients go to 40, five times the loss; 8 + 32/2 and 8 + 32/4 ... are all worse than 8: rolled back.
+
+    With a loss that is smallest at 12, |w - 12| + 4: 8 at the start, 32 at 40, 16 at 24, 8 at 16: a quarter is taken.
+    """
+    _, fed = experiment({0: (40.0, 1)})
+    state, log = run_round(fed, start(fed, W))
+    assert (state.params, state.loss, log.reward) == (W, 8.0, -1.0)
+    _, fed = experiment({0: (40.0, 1)}, loss=lambda params, clients: Measured(abs(float(params["w"][0]) - 12) + 4))
+    state, log = run_round(fed, start(fed, W))
+    assert state.params["w"].item() == 16.0
+    assert (log.last_loss, log.guard) == (8.0, "shortened to 1/4: the loss rose from 8 to 32")
+    assert log.reward == 1 / 4 - 1
+
+
 def test_a_model_with_a_non_finite_loss_is_rolled_back():
     _, fed = experiment({0: (1.0, 1)}, loss=lambda params, clients: Measured(8.0 if params["w"] == 8 else math.inf))
     state, log = run_round(fed, start(fed, W))
@@ -101,25 +115,36 @@ def test_a_model_with_a_non_finite_loss_is_rolled_back():
     assert "rolled back" in log.guard
 
 
-@given(st.integers(1, 300), st.floats(0.001, 1.0), st.integers(0, 50))
-def test_a_cohort_is_a_random_selection_of_the_right_size(clients, fraction, t):
-    cohort = sample_cohort(clients, fraction, generator(0, "cohort", t))
+@given(st.integers(1, 300), st.floats(0.001, 1.0), st.integers(1, 50), st.booleans())
+def test_a_cohort_is_a_selection_of_the_right_size(clients, fraction, t, passes):
+    cohort = sample_cohort(clients, fraction, 0, t, passes)
     assert len(cohort) == max(1, round(fraction * clients))
     assert list(cohort) == sorted(set(cohort))
     assert 0 <= cohort[0] <= cohort[-1] < clients
-    assert cohort == sample_cohort(clients, fraction, generator(0, "cohort", t))
+    assert cohort == sample_cohort(clients, fraction, 0, t, passes)
+
+
+@given(st.integers(1, 60), st.floats(0.02, 1.0), st.integers(0, 20))
+def test_in_a_pass_everyone_trains_and_nobody_twice_more_than_needed(clients, fraction, number):
+    length = pass_length(clients, fraction)
+    cohorts = [sample_cohort(clients, fraction, 0, number * length + each) for each in range(1, length + 1)]
+    times = [sum(client in cohort for cohort in cohorts) for client in range(clients)]
+    assert set(times) <= {1, 2}
+    assert sum(times) == length * len(cohorts[0])
 
 
 def test_every_client_is_chosen_about_equally_often():
     """1,000 rounds of 5 of 10: each client 500 times, standard deviation sqrt(1000/4) = 16; five of those allowed."""
-    chosen = [c for t in range(1000) for c in sample_cohort(10, 0.5, generator(0, "cohort", t))]
+    chosen = [c for t in range(1, 1001) for c in sample_cohort(10, 0.5, 0, t, passes=False)]
     assert all(abs(chosen.count(client) - 500) < 80 for client in range(10))
+    passes = [c for t in range(1, 1001) for c in sample_cohort(10, 0.5, 0, t)]
+    assert all(passes.count(client) == 500 for client in range(10))
 
 
 def test_run_round_fits_one_screen_and_carries_the_papers_line_numbers():
     source = Path(algorithm.__file__).read_text()
     body = source[source.index("def run_round") : source.index("def observation")]
     assert body.count("\n") <= 50
-    marks = re.findall(r"#\s+(\d+)(?:-(\d+))?$", body, flags=re.MULTILINE)
+    marks = re.findall(r"#\s+(\d+)(?:[-,] ?(\d+))?$", body, flags=re.MULTILINE)
     covered = {line for first, last in marks for line in range(int(first), int(last or first) + 1)}
     assert covered == set(range(4, 19))

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedaccord.cli.options import add_json, add_settings, settings_by_owner, settings_of
 from fedaccord.cli.outcome import carry_on, say
+from fedaccord.config import PAPER
 from fedaccord.core.errors import RunError
 
 
@@ -27,7 +28,11 @@ def add(commands: Any, words: Sequence[str]) -> None:
     run.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="where run folders go (runs/)")
     run.add_argument("--name", help="name of the run folder (made from date, task, method, split and seed)")
     add_json(run)
-    run.add_argument("--paper", action="store_true", help="without the guards that the paper lacks (guards = false)")
+    run.add_argument(
+        "--paper",
+        action="store_true",
+        help="everything as the paper prints it: " + ", ".join(f"{name} = {value}" for name, value in PAPER.items()),
+    )
     for title, settings in settings_by_owner(words).items() if words[:1] == ["run"] else ():
         add_settings(run, settings, title)
     run.set_defaults(command=run_command)

@@ -2,9 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
 import torch
@@ -30,6 +31,9 @@ from fedaccord.core.seeds import generator
 
 T = TypeVar("T")
 
+LAST = "last"
+"""The name of the model itself among those that may be handed out."""
+
 
 class Aggregated(Protocol):
     """What line 14 makes of a round's updates."""
@@ -46,6 +50,8 @@ class Aggregated(Protocol):
     def reported(self) -> Mapping[str, float]: ...
     @property
     def bytes_up(self) -> int: ...
+    @property
+    def shortened(self) -> Callable[[float], Snapshot]: ...
 
 
 class Server(Protocol):
@@ -53,7 +59,7 @@ class Server(Protocol):
 
     def start(self, params: Params) -> Snapshot: ...
     def to_send(self, model: Snapshot) -> Packages: ...
-    def hand_out(self, model: Snapshot) -> Params: ...
+    def models(self, model: Snapshot) -> dict[str, Params]: ...
     def aggregate(
         self, round: int, before: Snapshot, updates: Iterable[ClientUpdate | Refusal], hyper: Hyper, total: int | None
     ) -> Aggregated: ...
@@ -61,17 +67,21 @@ class Server(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Line 16: what becomes of a round."""
+    """Lines 15 and 16: what becomes of a round."""
 
     model: Snapshot
-    loss: float | None
+    loss: float | None  # of the model that is rewarded
+    last_loss: float | None  # of the model itself
     reward: float | None  # of the oldest choice whose reward was not known
     carried_out: bool = True  # whether this round's own hyper-parameters had any effect
     guard: str | None = None  # what was done that the paper does not do, in words
 
 
-Guard = Callable[[ServerState, Snapshot, Measured, int], Verdict]
-"""(state before, the new model, its loss, number of accepted updates) -> what becomes of the round."""
+Measure = Callable[[Snapshot, str], Measured]
+"""(a model, which of it: the last or a running mean) -> its loss."""
+
+Guard = Callable[[ServerState, Aggregated, Measure], Verdict]
+"""(state before, what line 14 made of the round, how to measure) -> what becomes of the round."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,7 @@ class Experiment:
     clients: int
     rounds: int
     fraction: float = 1.0
+    passes: bool = True  # cohorts in shuffled passes over all clients; False: at random, as printed
     seed: int = 0
     total_examples: int | None = None  # the paper's N; None: the cohort's
     test_every: int = 1
@@ -98,12 +109,12 @@ class Experiment:
 def start(experiment: Experiment, params: Params) -> ServerState:
     """Lines 1 and 2: the state before the first round."""
     model = experiment.server.start(params)
-    loss = experiment.loss(experiment.server.hand_out(model), []).loss
+    loss = experiment.loss(params, []).loss
     if loss is not None and not math.isfinite(loss):
         raise DataError(
             "the loss before the first round is not finite: is there a NaN in the validation data or the model?"
         )
-    return ServerState(round=0, model=model, loss=loss, policy=experiment.policy.start())
+    return ServerState(round=0, model=model, loss=loss, policy=experiment.policy.start(), last_loss=loss)
 
 
 def run(experiment: Experiment, state: ServerState) -> Iterator[tuple[ServerState, RoundLog]]:
@@ -116,7 +127,7 @@ def run(experiment: Experiment, state: ServerState) -> Iterator[tuple[ServerStat
 def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog]:
     """One round: lines 4-18."""
     t, clock = state.round + 1, Stopwatch()
-    cohort = sample_cohort(ex.clients, ex.fraction, generator(ex.seed, "cohort", t))  #                  5
+    cohort = sample_cohort(ex.clients, ex.fraction, ex.seed, t, ex.passes)  #                            5
     with clock("policy"):
         h, psi = ex.policy.propose(state.policy, t, cohort, generator(ex.seed, "policy", t))  #          4
     order = Order(t, cohort, state.params, h.hyper, h.each, ex.server.to_send(state.model),
@@ -126,11 +137,11 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
     with clock("aggregate"):
         mean = ex.server.aggregate(t, state.model, updates, h.hyper, ex.total_examples)  #              14
     with clock("evaluate"):
-        measured = ex.loss(ex.server.hand_out(mean.model), mean.accepted)  #                            15
-    verdict = ex.guard(state, mean.model, measured, len(mean.accepted))  #                              16
-    with clock("evaluate"):
-        due = ex.metrics is not None and (t % ex.test_every == 0 or t == ex.rounds)
-        metrics = ex.metrics(ex.server.hand_out(verdict.model)) if ex.metrics and due else {}
+        verdict = ex.guard(state, mean, partial(measured, ex, mean.accepted))  #                     15, 16
+        handed, metrics = None, {}
+        if ex.metrics is not None and (t % ex.test_every == 0 or t == ex.rounds):
+            handed, params = handed_out(ex, verdict.model)
+            metrics = ex.metrics(params)
     with clock("policy"):
         seen = observation(t, state, order, mean, verdict, metrics, clock)
         psi_next = ex.policy.learn(psi, seen)  #                                                     17-18
@@ -148,11 +159,14 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
         clients={str(each.client): each.entry() for each in mean.accepted},
         step_norm=finite(mean.step_norm),
         method=dict(mean.reported),
+        last_loss=verdict.last_loss,
+        handed=handed,
         seconds=clock.seconds(),
     )
     # the model before this one is kept only where its successor's loss is known a round late
     fallback = state.model if verdict.model is mean.model else state.previous
-    return ServerState(t, verdict.model, verdict.loss, psi_next, fallback if ex.clients_report else None), log
+    previous = fallback if ex.clients_report else None
+    return ServerState(t, verdict.model, verdict.loss, psi_next, previous, verdict.last_loss), log
 
 
 def observation(
@@ -185,12 +199,47 @@ def observation(
     )
 
 
-def sample_cohort(clients: int, fraction: float, generator: torch.Generator) -> tuple[int, ...]:
-    """Line 5: a random selection of C*K clients (at least one), in client order."""
+def measured(ex: Experiment, accepted: Sequence[Accepted], model: Snapshot, which: str) -> Measured:
+    """Line 15: the loss of a model, or of a running mean of it."""
+    return ex.loss(ex.server.models(model)[which], accepted)
+
+
+def handed_out(ex: Experiment, model: Snapshot) -> tuple[str, Params]:
+    """The model to use, and its name: of the last and its running means the one with the smallest loss at the server.
+
+    Without a server's set nobody can tell them apart; then it is the first of the means.
+    """
+    models = ex.server.models(model)
+    if len(models) == 1:
+        return LAST, models[LAST]
+    if ex.clients_report:
+        name = next(name for name in models if name != LAST)
+        return name, models[name]
+    losses = {name: ex.loss(params, []).loss for name, params in models.items()}
+    usable = {name: loss for name, loss in losses.items() if loss is not None and math.isfinite(loss)}
+    best = min(usable, key=lambda name: usable[name]) if usable else LAST
+    return best, models[best]
+
+
+def sample_cohort(clients: int, fraction: float, seed: int, round: int, passes: bool = True) -> tuple[int, ...]:
+    """Line 5: a selection of C*K clients (at least one), in client order.
+
+    In passes: all clients in a new random order, cut into cohorts; the last cohort of a pass is filled up with those
+    who were the first in it. So everyone trains at least once in 1/C rounds.
+    """
+    # PAPER (line 5): a random selection. HERE: in shuffled passes. WHY: whose turn it was is most of the noise in L_t
+    # where clients differ; see docs/deviations.md.
     size = cohort_size(clients, fraction)
     if size == clients:
         return tuple(range(clients))
-    return tuple(sorted(torch.randperm(clients, generator=generator)[:size].tolist()))
+    number, place = divmod(round - 1, pass_length(clients, fraction)) if passes else (round - 1, 0)
+    shuffled = torch.randperm(clients, generator=generator(seed, "cohort", number + 1)).tolist()
+    return tuple(sorted(shuffled[(place * size + each) % clients] for each in range(size)))
+
+
+def pass_length(clients: int, fraction: float) -> int:
+    """How many rounds it takes until everyone has trained."""
+    return math.ceil(clients / cohort_size(clients, fraction))
 
 
 def cohort_size(clients: int, fraction: float) -> int:

@@ -196,9 +196,9 @@ class ServerStep:
         """The next model and the next values of the part's server slots, as new tensors: a round may be rolled back."""
         return mean.params, state
 
-    def hand_out(self, state: Packages, params: Params) -> Params:
-        """The model that is measured and handed out; clients go on from `params` all the same."""
-        return params
+    def means(self, state: Packages) -> Mapping[str, Params]:
+        """Other models than the last that may be rewarded and handed out, by name; clients go on from the last."""
+        return {}
 
 
 # ---------------------------------------------------------------- where hyper-parameters come from

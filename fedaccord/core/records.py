@@ -182,9 +182,10 @@ class ServerState:
 
     round: int  # rounds finished, t - 1
     model: Snapshot
-    loss: float | None  # L_t
+    loss: float | None  # L_t, of the model that is rewarded
     policy: PolicyState  # psi_t
     previous: Snapshot | None = None  # the one before, kept only where L_t is known a round late
+    last_loss: float | None = None  # of w_t itself, which the guard watches
 
     @property
     def params(self) -> Params:
@@ -224,4 +225,6 @@ class RoundLog:
     clients: dict[str, dict[str, Any]]
     step_norm: float | None = None  # ||mean of the w_i - w||, before the server's own steps
     method: dict[str, float] = field(default_factory=dict)  # the scalars that the method reports
+    last_loss: float | None = None  # of the model itself, where `loss` is that of its running mean
+    handed: str | None = None  # whose metrics these are: the last model, or the short or long running mean
     seconds: dict[str, float] = field(default_factory=dict)

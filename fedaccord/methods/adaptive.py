@@ -3,19 +3,26 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fedaccord.core.algorithm import pass_length
 from fedaccord.core.protocols import Part, Policy
 from fedaccord.core.records import Hyper
 from fedaccord.core.settings import at_least, one_of, setting
 from fedaccord.policy.grid import HyperGrid
-from fedaccord.policy.reinforce import Reinforce
+from fedaccord.policy.reinforce import ADAM, ASCENT, SCALED, WALK, Reinforce
 
 
 class AdaptiveHyper(Part):
     name = "AH"
     about = "the server tunes the hyper-parameters of the grid from round to round"
     settings = (
-        at_least(0, "hyper_lr", 0.01, "eta_H, the rate at which AH learns."),
-        at_least(1, "interval", 5, "Z, how many rounds back AH looks."),
+        one_of(
+            (ASCENT, ADAM, SCALED, WALK),
+            "psi",
+            SCALED,
+            "How AH moves psi: plain ascent as printed, Adam, by scaled advantages, or (a control) at random",
+        ),
+        at_least(0, "hyper_lr", 0.05, "eta_H, the rate at which AH learns."),
+        at_least(1, "interval", 10, "Z, how many choices back AH looks."),
         setting("precision", 85.0, "A_1 = precision * I.", check=lambda v: 5 <= v <= 400, expected="5 to 400"),
         setting("diagonal", False, "Keep A diagonal: cheaper for many hyper-parameters, no correlations."),
         one_of(
@@ -32,6 +39,7 @@ class AdaptiveHyper(Part):
     def policy(self, first: Hyper, settings: Mapping[str, Any]) -> Policy:
         grid = HyperGrid.parse(settings["grid"])
         grid.check(first.values())
+        whole_pass = pass_length(settings["clients"], settings["fraction"])
         return Reinforce(
             first,
             grid,
@@ -41,4 +49,6 @@ class AdaptiveHyper(Part):
             settings["diagonal"],
             settings["baseline"],
             grid.place(settings["start"]),
+            settings["psi"],
+            hold=1 if settings["cohorts"] == "random" else min(settings["interval"], whole_pass),
         )

@@ -2,10 +2,12 @@
 
 The state is a plain JSON value:
     mu, A     psi
-    window    what is known of past rounds, oldest first: reward, score at the psi of that round, the choice itself
-    pending   rounds whose reward is not known yet (none, or one where the clients report the losses)
+    window    what is known of past choices, oldest first: reward, score at the psi of that time, the choice itself
+    pending   choices whose reward is not known yet, or which are still held
+    updates   how often psi was moved; for Adam also its two moments
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +22,22 @@ from fedaccord.policy.grid import HyperGrid
 
 SMALLEST, LARGEST = 5.0, 400.0
 """Bounds on the eigenvalues of A: a spread from 0.45 (the whole grid) down to 0.05 (about half a grid step)."""
+ASCENT, ADAM, SCALED, WALK = "ascent", "adam", "scaled", "walk"
+BETAS = (0.7, 0.7)
+"""Adam's, for psi."""
+SLOWER = 10
+"""After so many updates psi moves by a rate that is smaller by the root of two, after thirty by a half, and so on."""
 
 
 @dataclass(frozen=True)
 class Reinforce:
-    """Eq. 7 (baseline = causal, what the paper uses) or Eq. 6 (baseline = centred)."""
+    """Eq. 7 (baseline = causal, what the paper uses) or Eq. 6 (baseline = centred), with one of four ways to move psi.
+
+    ascent   psi + hyper_lr * gradient, as printed
+    adam     by Adam on the gradient of advantages that were divided by their own spread
+    scaled   by the correlation of rewards and scores, as far as it is beyond chance
+    walk     at random: a control
+    """
 
     first: Hyper  # what is not tuned comes from here
     grid: HyperGrid
@@ -34,6 +47,8 @@ class Reinforce:
     diagonal: bool = False
     baseline: str = "causal"
     start_at: tuple[float, ...] = ()  # mu_1 in normalised units; the middle of the grid if empty
+    psi: str = ASCENT
+    hold: int = 1  # rounds for which a choice is held: a pass over the clients, at most Z
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -44,50 +59,103 @@ class Reinforce:
         D = len(self.grid.axes)
         A = np.full(D, self.precision) if self.diagonal else self.precision * np.eye(D)
         mu = list(self.start_at) or [0.0] * D
-        return {"mu": mu, "A": A.tolist(), "window": [], "pending": []}
+        return {"mu": mu, "A": A.tolist(), "window": [], "pending": [], "updates": 0}
 
     def propose(
         self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
     ) -> tuple[Proposal, PolicyState]:
-        """Line 4: h_t ~ P(. | psi_t). The score is taken now, at psi_t, and waits for its reward."""
+        """Line 4: h_t ~ P(. | psi_t), or the choice that is still held.
+
+        The score is taken now, at psi_t, and waits for its reward.
+        """
+        *others, newest = state["pending"] or [None]
+        if newest is not None and newest["held"] < self.hold:
+            entry = {**newest, "held": newest["held"] + 1}
+        else:
+            others, entry = state["pending"], self.draw(state, round, generator)
+        return Proposal(self.first.but(entry["choice"])), {**state, "pending": [*others, entry]}
+
+    def draw(self, state: PolicyState, round: int, generator: torch.Generator) -> dict[str, Any]:
+        """A new choice, with its probability and score."""
         P = gaussian(self.grid, np.array(state["mu"]), np.array(state["A"]))
-        uniform = torch.rand(len(self.grid.axes), generator=generator, dtype=torch.float64).numpy()
-        index = P.sample(uniform)
+        index = P.sample(torch.rand(len(self.grid.axes), generator=generator, dtype=torch.float64).numpy())
         score = P.score(index)
-        choice = self.grid.choice(index)
-        entry = {
+        return {
             "round": round,
-            "choice": choice,
+            "held": 1,
+            "rewards": [],
+            "choice": self.grid.choice(index),
             "p": P.probability(index),
             "score_mu": score.mu.tolist(),
             "score_A": score.A.tolist(),
         }
-        return Proposal(self.first.but(choice)), {**state, "pending": [*state["pending"], entry]}
 
     def learn(self, state: PolicyState, seen: Observation) -> PolicyState:
-        """Lines 16-18. If the newest choice was never carried out (the round was skipped), it is forgotten."""
-        kept = state if seen.carried_out else {**state, "pending": state["pending"][:-1]}
-        return self.update(kept, seen.reward)
+        """Lines 16-18. A round that was never carried out (it was skipped) does not count for its choice."""
+        if not seen.carried_out:
+            *others, newest = state["pending"]
+            left = {**newest, "held": newest["held"] - 1}
+            state = {**state, "pending": [*others, *([left] if left["held"] else [])]}
+        return self.update(state, seen.reward)
 
     def update(self, state: PolicyState, reward: float | None) -> PolicyState:
-        """Lines 17-18 with the reward of the oldest choice that waits for one; without a reward, nothing changes."""
+        """Lines 17-18 with a reward for the oldest choice that waits for one; without a reward, nothing changes.
+
+        A choice that is held for several rounds has earned what the loss fell by over all of them.
+        """
         if reward is None or not state["pending"]:
             return state
-        entry, *pending = state["pending"]
+        oldest, *others = state["pending"]
+        entry = {**oldest, "rewards": [*oldest["rewards"], reward]}
+        if len(entry["rewards"]) < self.hold:
+            return {**state, "pending": [entry, *others]}
         known = 2 * self.interval + 1 if self.baseline == "centred" else self.interval + 1
-        window = [*state["window"], {**entry, "reward": reward}][-known:]  # Z' = min(Z, t - 1): what there is
-        d_mu, d_A = self.gradient(window)
+        earned = reward if self.hold == 1 else 1 - math.prod(1 - each for each in entry["rewards"])
+        window = [*state["window"], {**entry, "reward": earned}][-known:]  # Z' = min(Z, t - 1): what there is
+        moved = self.moved(state, window)
+        return {**state, **moved, "window": window, "pending": others, "updates": state["updates"] + 1}
+
+    def moved(self, state: PolicyState, window: list[dict[str, Any]]) -> PolicyState:
+        """Line 18: psi_{t+1}, and the moments that go with it."""
+        mu, A = np.array(state["mu"]), np.array(state["A"])
         # PAPER (Eq. 6, Eq. 7, line 18): psi minus eta_H ... HERE: plus. WHY: J_t, the expected reward, is maximised
         # (Eq. 3); what stands behind eta_H is its gradient (Eq. 4-5), and the minus would descend it.
-        mu = np.array(state["mu"]) + self.hyper_lr * d_mu
-        A = np.array(state["A"]) + self.hyper_lr * d_A
-        return {"mu": self.inside(mu).tolist(), "A": bounded(A).tolist(), "window": window, "pending": pending}
+        if self.psi == ASCENT:
+            d_mu, d_A = self.gradient(window)
+            return self.bounded(mu + self.hyper_lr * d_mu, A + self.hyper_lr * d_A)
+        rate = self.hyper_lr / math.sqrt(1 + state["updates"] / SLOWER)
+        if self.psi == WALK:
+            draw = np.random.default_rng(state["updates"])
+            return self.bounded(mu + rate * draw.choice([-1.0, 1.0], len(mu)), A)
+        d_mu, d_A = self.correlation(window)
+        if self.psi == SCALED:
+            chance = 1 / math.sqrt(len(window))
+            d_mu, d_A = (np.sign(d) * np.maximum(0.0, np.abs(d) - chance) for d in (d_mu, d_A))
+            return self.bounded(mu + rate * d_mu, A + rate * self.precision * d_A)
+        moments = state.get("moments") or {"mu": [0.0 * d_mu, 0.0 * d_mu], "A": [0.0 * d_A, 0.0 * d_A]}
+        step_mu, m_mu = adam(moments["mu"], d_mu, state["updates"] + 1)
+        step_A, m_A = adam(moments["A"], d_A, state["updates"] + 1)
+        after = self.bounded(mu + rate * step_mu, A + rate * self.precision * step_A)
+        return {**after, "moments": {"mu": m_mu, "A": m_A}}
+
+    def bounded(self, mu: np.ndarray, A: np.ndarray) -> PolicyState:
+        return {"mu": self.inside(mu).tolist(), "A": bounded(A).tolist()}
 
     def gradient(self, window: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-        s_mu = np.array([entry["score_mu"] for entry in window])
-        s_A = np.array([entry["score_A"] for entry in window])
+        """Eq. 7 or Eq. 6, without eta_H."""
+        s_mu, s_A = scores(window)
         advantage, _ = self.credit(window)
         return np.tensordot(advantage, s_mu, 1), np.tensordot(advantage, s_A, 1)
+
+    def correlation(self, window: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+        """The same with advantages and scores divided by their own size: between -1 and 1, whatever the task."""
+        s_mu, s_A = scores(window)
+        advantage, _ = self.credit(window)
+        size = math.sqrt(float(np.mean(advantage**2)))
+        if size < 1e-12:
+            return 0.0 * s_mu[0], 0.0 * s_A[0]
+        scaled = advantage / (size * len(window))
+        return tuple(np.tensordot(scaled, s, 1) / np.maximum(1e-12, np.sqrt((s**2).mean(0))) for s in (s_mu, s_A))
 
     def credit(self, window: list[dict[str, Any]]) -> tuple[np.ndarray, float | None]:
         """What each round of the window earned beyond the baseline, and the baseline."""
@@ -151,6 +219,18 @@ class Reinforce:
                 choice = f"round {one['round']} with {one['choice'][axis.name]:.3g}"
                 moved.append(f"{what}: {choice} {gain(one['reward'])}, those around it {gain(baseline or 0.0)}")
         return "; ".join(moved)
+
+
+def scores(window: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([entry["score_mu"] for entry in window]), np.array([entry["score_A"] for entry in window])
+
+
+def adam(moments: Sequence[Any], gradient: np.ndarray, count: int) -> tuple[np.ndarray, list[Any]]:
+    """Adam's step of unit rate, and its two moments."""
+    first = BETAS[0] * np.array(moments[0]) + (1 - BETAS[0]) * gradient
+    second = BETAS[1] * np.array(moments[1]) + (1 - BETAS[1]) * gradient**2
+    step = (first / (1 - BETAS[0] ** count)) / (np.sqrt(second / (1 - BETAS[1] ** count)) + 1e-8)
+    return step, [first.tolist(), second.tolist()]
 
 
 LABELS = {"lr": "learning rate", "steps": "SGD iterations"}

@@ -11,7 +11,7 @@ from torch import nn
 from fedaccord.client.side import ClientSide
 from fedaccord.client.training import Site
 from fedaccord.config import FIELDS, Settings
-from fedaccord.core.algorithm import Experiment, cohort_size
+from fedaccord.core.algorithm import LAST, Experiment, cohort_size
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.params import read_params
 from fedaccord.core.processes import usable_cores
@@ -27,6 +27,7 @@ from fedaccord.runtime.parts import Parts, parts_of
 from fedaccord.server.chain import ServerChain
 from fedaccord.server.evaluate import ClientLosses, Evaluator
 from fedaccord.server.guard import guard
+from fedaccord.server.steps import SHORT
 from fedaccord.tasks import Task
 
 
@@ -112,11 +113,17 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
         loss=ClientLosses(robust=settings.reports == "median")
         if validation is None
         else Evaluator(model, validation.to(device), parts.prepare, measure_of(parts), (), cores).loss,
-        guard=guard(settings.guards, settings.min_replies),
+        guard=guard(
+            settings.guards,
+            settings.min_replies,
+            SHORT if settings["average"] and validation is not None else LAST,
+            late=validation is None,
+        ),
         metrics=None if tested is None else tested.metrics,
         clients=clients,
         rounds=settings.rounds,
         fraction=settings.fraction,
+        passes=settings.cohorts == "passes",
         seed=settings.seed,
         test_every=settings.test_every,
         clients_report=validation is None,

@@ -122,6 +122,7 @@ class RunFolder:
             "version": config.VERSION,
             "round": state.round,
             "loss": state.loss,
+            "last_loss": state.last_loss,
             "policy": dict(state.policy),
             "accepted": as_json(state.model),
             "previous_accepted": None if state.previous is None else as_json(state.previous),
@@ -220,7 +221,7 @@ def read_checkpoint(manifest: Path) -> Checkpoint | None:
         model, before = snapshot_of(packages, "", body["accepted"]), None
         if body["previous_accepted"] is not None:
             before = snapshot_of(packages, PREVIOUS, body["previous_accepted"])
-        state = ServerState(body["round"], model, body["loss"], body["policy"], before)
+        state = ServerState(body["round"], model, body["loss"], body["policy"], before, body["last_loss"])
         return Checkpoint(state, body["about"], body["log_bytes"], body.get("processor", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UpdateRefused):
         return None

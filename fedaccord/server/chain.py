@@ -4,13 +4,14 @@ The state of all steps is named tensors in declared slots, part of the snapshot 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from fedaccord.core.algorithm import LAST
 from fedaccord.core.errors import UpdateRefused
 from fedaccord.core.packages import check, check_finite, flatten
 from fedaccord.core.protocols import SCALAR, Mean, Method, Part, ServerStep, Slot
@@ -30,6 +31,7 @@ class Aggregate:
     step_norm: float = 0.0  # ||mean - w_t||: against the clients' own norms it says how far they agree
     reported: Mapping[str, float] = field(default_factory=dict)  # the method's scalars, averaged
     bytes_up: int = 0  # what the accepted updates weigh
+    shortened: Callable[[float], Snapshot] = field(kw_only=True)  # the same with only this share of the clients' step
 
 
 class ServerChain:
@@ -59,12 +61,12 @@ class ServerChain:
         """What goes down beside the model: a slot that is sent down is one that the server keeps."""
         return {name: model.server[name] for name in self.down}
 
-    def hand_out(self, model: Snapshot) -> Params:
-        """The model that is measured and handed out."""
-        params = model.params
+    def models(self, model: Snapshot) -> dict[str, Params]:
+        """All that may be measured and handed out: the last model, and running means of it."""
+        found = {LAST: model.params}
         for part, step in self.steps:
-            params = step.hand_out(part.own(model.server), params)
-        return params
+            found |= step.means(part.own(model.server))
+        return found
 
     def aggregate(
         self,
@@ -107,15 +109,21 @@ class ServerChain:
                 Accepted(update.client, update.examples, update.loss, norm, update.received_loss, update.previous_loss)
             )
         if not accepted:
-            return Aggregate(before, accepted, refused)
+            return Aggregate(before, accepted, refused, shortened=lambda factor: before)
         params = {name: mean[name] for name in received}
         step_norm = distance(received, params)
         if total_examples is not None:
             shorten(params, received, seen / total_examples, self.buffers)
+
+        def shortened(factor: float) -> Snapshot:
+            copies = {name: value.clone() for name, value in params.items()}
+            shorten(copies, received, factor, self.buffers)
+            return self.stepped(round, before, copies, sent, accepted, hyper)
+
         model = self.stepped(round, before, params, sent, accepted, hyper)
         reported = {name: float(sent[name]["value"]) for name, (slot, _) in self.up.items() if slot.like == SCALAR}
         each = size_of(received) + sum(size_of(template) for _, template in self.up.values())
-        return Aggregate(model, accepted, refused, step_norm, reported, each * len(accepted))
+        return Aggregate(model, accepted, refused, step_norm, reported, each * len(accepted), shortened=shortened)
 
     def stepped(
         self, round: int, before: Snapshot, params: Params, sent: Packages, accepted: list[Accepted], hyper: Hyper

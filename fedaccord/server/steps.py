@@ -8,7 +8,7 @@ import torch
 
 from fedaccord.core.protocols import SCALAR, STATE, Mean, Method, Part, ServerStep, Slot, Slots
 from fedaccord.core.records import ClientUpdate, Packages, Params
-from fedaccord.core.settings import above, at_least, below_one, hyper
+from fedaccord.core.settings import above, at_least, hyper, setting
 from fedaccord.server.chain import distance, shorten
 
 
@@ -63,42 +63,54 @@ class ServerRate(Part):
         return Rate()
 
 
-class Average(ServerStep):
-    """mean <- decay mean + (1 - decay) w: what is measured and handed out; clients go on from w itself.
+SHORT, LONG = "short", "long"
+DECAYS = {SHORT: 0.8, LONG: 0.97}
+"""Of the two running means: about the last five rounds, and about the last thirty."""
 
-    Early on the mean would remember the start, so the decay of round t is at most (1 + t) / (10 + t).
+
+class Average(ServerStep):
+    """mean <- decay mean + (1 - decay) w, twice. Clients go on from w itself.
+
+    Early on a mean would remember the start, so the decay of round t is at most (1 + t) / (10 + t).
     """
 
-    def __init__(self, decay: float):
-        self.decay = decay
-
     def init(self, params: Params, zeros: Packages) -> Packages:
-        return {"mean": {name: value.clone() for name, value in params.items()}, "rounds": zeros["rounds"]}
+        means = {name: {key: value.clone() for key, value in params.items()} for name in DECAYS}
+        return {**means, "rounds": zeros["rounds"]}
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
         rounds = float(state["rounds"]["value"]) + 1
-        weight = 1 - min(self.decay, (1 + rounds) / (10 + rounds))
-        new = {
-            name: torch.lerp(value, mean.params[name], weight) if value.is_floating_point() else mean.params[name]
-            for name, value in state["mean"].items()
+        moved = {
+            name: towards(state[name], mean.params, 1 - min(decay, (1 + rounds) / (10 + rounds)))
+            for name, decay in DECAYS.items()
         }
-        return mean.params, {"mean": new, "rounds": {"value": torch.tensor(rounds, dtype=torch.float64)}}
+        return mean.params, {**moved, "rounds": {"value": torch.tensor(rounds, dtype=torch.float64)}}
 
-    def hand_out(self, state: Packages, params: Params) -> Params:
-        return state["mean"]
+    def means(self, state: Packages) -> Mapping[str, Params]:
+        return {name: state[name] for name in DECAYS}
+
+
+def towards(params: Params, other: Params, weight: float) -> Params:
+    """params + weight (other - params); what is not a float is the other's."""
+    return {
+        name: torch.lerp(value, other[name], weight) if value.is_floating_point() else other[name]
+        for name, value in params.items()
+    }
 
 
 class RunningMean(Part):
     name = "average"
-    about = "hands out a running mean of the global model"
-    settings = (below_one("average", 0.0, "Decay of the running mean of the model that is handed out (0: the last)."),)
+    about = "keeps two running means of the global model, which may be handed out in its place"
+    settings = (
+        setting("average", True, "Keep running means of the model: one is rewarded, and the best is handed out."),
+    )
 
-    def __init__(self, decay: float = 0.0):
-        """The slots are there only if the mean is: a checkpoint holds nothing that nobody uses."""
-        self.slots = Slots(server=(Slot("mean", STATE), Slot("rounds", SCALAR))) if decay else Slots()
+    def __init__(self, on: bool = True):
+        """The slots are there only if the means are: a checkpoint holds nothing that nobody uses."""
+        self.slots = Slots(server=(*(Slot(name, STATE) for name in DECAYS), Slot("rounds", SCALAR))) if on else Slots()
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep | None:
-        return Average(settings["average"]) if settings["average"] else None
+        return Average() if settings["average"] else None
 
 
 def with_server_steps(method: Method, settings: Mapping[str, Any]) -> Method:

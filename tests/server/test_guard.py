@@ -6,15 +6,37 @@ import torch
 
 from fedaccord.core.protocols import Measured
 from fedaccord.core.records import Accepted, ServerState, Snapshot
+from fedaccord.server.chain import Aggregate
 from fedaccord.server.evaluate import ClientLosses
-from fedaccord.server.guard import guard
+from fedaccord.server.guard import SHARES, guard
 
 OLD, NEW, OLDER = (Snapshot({"w": torch.tensor([float(value)])}) for value in (1, 2, 3))
-STATE = ServerState(4, OLD, 2.0, {})
+STATE = ServerState(4, OLD, 2.0, {}, last_loss=2.0)
 
 
-def judge(state, model, measured, accepted, guards):
-    return guard(guards)(state, model, measured, accepted)
+def judge(state, model, measured, accepted, guards, shares=()):
+    """`measured`: of the model, or of what the clients received; `shares`: the loss of each share of its step."""
+    parts = {share: Snapshot({"w": torch.tensor([share])}) for share in SHARES}
+    losses = {id(model): measured, id(state.model): measured}
+    losses |= {id(part): Measured(loss) for part, loss in zip(parts.values(), shares or [math.inf] * 5, strict=True)}
+    clients = [Accepted(n, 5, 0.1, 1.0) for n in range(accepted)]
+    mean = Aggregate(model, clients, [], shortened=parts.get)
+    late = state.previous is not None or measured.before is not None
+    return guard(guards, late=late)(state, mean, lambda each, which: losses[id(each)])
+
+
+def test_the_longest_share_of_a_bad_step_that_does_no_harm_is_taken():
+    verdict = judge(STATE, NEW, Measured(9.0), 3, guards=True, shares=(5.0, 3.0, 1.9, 1.0, 1.0))
+    assert verdict.model.params["w"].item() == 1 / 8
+    assert (verdict.loss, verdict.last_loss, verdict.reward) == (1.9, 1.9, 1 / 8 - 1)
+    assert verdict.guard == "shortened to 1/8: the loss rose from 2 to 9"
+
+
+def test_the_guard_watches_the_last_model_and_the_reward_is_that_of_the_mean():
+    mean = Aggregate(NEW, [Accepted(0, 5, 0.1, 1.0)], [], shortened=lambda share: NEW)
+    state = ServerState(4, OLD, 1.0, {}, last_loss=2.0)
+    verdict = guard(rewarded="short")(state, mean, lambda model, which: Measured({"last": 3.0, "short": 0.75}[which]))
+    assert (verdict.model, verdict.loss, verdict.last_loss, verdict.reward) == (NEW, 0.75, 3.0, 0.25)
 
 
 def test_the_reward_is_the_relative_reduction():
@@ -35,10 +57,11 @@ def test_a_round_that_blew_up_is_rolled_back_unless_as_printed(loss):
 
 
 def test_where_clients_report_the_bad_model_is_the_one_they_received():
-    """Its predecessor comes back, the reward goes to the round that made it, and this round had no effect."""
+    """A quarter of its step is left, the reward goes to the round that made it, and this round had no effect."""
     state = ServerState(4, OLD, 2.0, {}, previous=OLDER)
     verdict = judge(state, NEW, Measured(9.0), 3, guards=True)
-    assert verdict.model is OLDER
+    assert verdict.model.params["w"].item() == 3 + (1 - 3) / 4  # a quarter of the way from it to the bad one
+    assert verdict.model.accepted is OLDER.accepted
     assert (verdict.reward, verdict.carried_out) == (-1.0, False)
 
 
@@ -69,7 +92,9 @@ def test_liars_cannot_move_a_robust_reward_out_of_the_honest_range():
             reports = [Accepted(0, 5, 0.1, 1.0, received_loss=float(value)) for value in (*lies, *row[count:])]
             loss = losses({}, reports).loss
             assert low <= loss <= high
-            reward = judge(ServerState(1, OLD, before, {}), NEW, Measured(loss), 10, guards=True).reward
+            reward = judge(
+                ServerState(1, OLD, before, {}, last_loss=before), NEW, Measured(loss), 10, guards=True
+            ).reward
             worst, best = (np.clip((before - honest) / before, -1, 1) for honest in (high, low))
             assert worst - 1e-12 <= reward <= best + 1e-12
             before = loss  # the next round starts from what was believed

@@ -67,14 +67,16 @@ def test_adam_and_yogi(method):
         np.testing.assert_allclose(model.params["w"].numpy(), w, rtol=1e-12)
 
 
-def test_the_running_mean_is_handed_out_and_clients_go_on_from_the_last():
-    """mean <- d mean + (1 - d) w, with d = min(0.97, (1 + t) / (10 + t)); the model itself is FA's."""
+@pytest.mark.parametrize(("name", "decay"), [("short", 0.8), ("long", 0.97)])
+def test_the_running_means_are_kept_and_clients_go_on_from_the_last(name, decay):
+    """mean <- d mean + (1 - d) w, with d = min(decay, (1 + t) / (10 + t)); the model itself is FA's."""
     mean = start_w()
-    for t, ((model, chain), (plain, _)) in enumerate(zip(rounds(average=0.97), rounds(), strict=True), 1):
-        decay = min(0.97, (1 + t) / (10 + t))
-        mean = decay * mean + (1 - decay) * model.params["w"].numpy()
+    for t, ((model, chain), (plain, _)) in enumerate(zip(rounds(), rounds(average=False), strict=True), 1):
+        d = min(decay, (1 + t) / (10 + t))
+        mean = d * mean + (1 - d) * model.params["w"].numpy()
         assert torch.equal(model.params["w"], plain.params["w"])
-        np.testing.assert_allclose(chain.hand_out(model)["w"].numpy(), mean, rtol=1e-12)
+        np.testing.assert_allclose(chain.models(model)[name]["w"].numpy(), mean, rtol=1e-12)
+        assert chain.models(model)["last"] is model.params
 
 
 def test_clipping_shortens_each_clients_step_to_the_bound():
@@ -90,7 +92,7 @@ def test_clipping_shortens_each_clients_step_to_the_bound():
     assert [each.update_norm for each in result.accepted] == [5.0, 0.5]  # what was sent, before it was clipped
 
 
-WAYS = [{"method": "FedAvgM"}, {"method": "FedAdam"}, {"method": "FedYogi"}, {"average": 0.9}, {"clip_norm": 0.05},
+WAYS = [{"method": "FedAvgM"}, {"method": "FedAdam"}, {"method": "FedYogi"}, {"average": False}, {"clip_norm": 0.05},
         {"method": "SCAFFOLD"}]  # fmt: skip
 
 
@@ -126,9 +128,29 @@ def test_a_run_with_it_resumes_to_the_bit(tmp_path, changes):
 @pytest.mark.parametrize("changes", WAYS, ids=str)
 def test_a_rolled_back_round_puts_its_state_back(changes):
     made = setup(**changes)
-    losses = iter([1.0, 0.9, math.inf])
-    experiment = dataclasses.replace(made.experiment, loss=lambda params, seen: Measured(next(losses)))
-    first, _ = run_round(experiment, start(experiment, made.params))
-    second, log = run_round(experiment, first)
+    first, _ = run_round(made.experiment, start(made.experiment, made.params))
+    bad = dataclasses.replace(made.experiment, loss=lambda params, seen: Measured(math.inf), metrics=None)
+    second, log = run_round(bad, first)
     assert "rolled back" in log.guard
     assert second.model is first.model
+
+
+@pytest.mark.parametrize("changes", WAYS, ids=str)
+def test_a_shortened_step_goes_through_the_whole_chain(changes):
+    """A share of the clients' mean step, as if they had sent that: the state of every step follows it."""
+    chain = server_chain(module_with(W, buffers={"running_var"}), **changes)
+    model, step = chain.start(W), torch.tensor(STEPS[0])
+
+    def sent(share):
+        zeros = {slot: template for slot, (_, template) in chain.up.items()}
+        return ClientUpdate(0, {"w": W["w"] + share * step, "running_var": W["running_var"] + 1}, 5, 0.1, zeros)
+
+    h = hyper(server_lr=1.0)
+    whole = chain.aggregate(1, model, [sent(1.0)], h)
+    assert whole.refused == []
+    short = whole.shortened(0.25)
+    asked = chain.aggregate(1, model, [sent(0.25)], h).model
+    if "clip_norm" not in changes:  # a client's step is clipped before it is averaged and shortened
+        torch.testing.assert_close(short.params, asked.params)
+        torch.testing.assert_close(dict(short.server), dict(asked.server))
+    assert short.accepted == {0: 1}
