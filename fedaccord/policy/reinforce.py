@@ -25,6 +25,8 @@ SMALLEST, LARGEST = 5.0, 400.0
 ASCENT, ADAM, SCALED, WALK = "ascent", "adam", "scaled", "walk"
 BETAS = (0.7, 0.7)
 """Adam's, for psi."""
+STILL = 1e-4
+"""A move of mu by less than this part of the grid is no story."""
 SLOWER = 10
 """After so many updates psi moves by a rate that is smaller by the root of two, after thirty by a half, and so on."""
 
@@ -195,30 +197,43 @@ class Reinforce:
         }
 
     def why(self, before: PolicyState, after: PolicyState) -> str:
-        """One sentence on what moved, and the rounds that moved it."""
-        if before["mu"] == after["mu"]:
-            if len(after["window"]) < 2:
-                return "nothing to learn from yet"
-            alike = len({entry["reward"] for entry in after["window"]}) == 1
-            return f"no change: {'all recent rounds paid alike' if alike else 'held at the edge of the grid'}"
+        """One sentence for each hyper-parameter: what moved, and what the choices earned that moved it."""
+        if before["updates"] == after["updates"]:
+            held = before["pending"][-1]["held"]
+            return f"held: round {held} of {self.hold} with this choice" if self.hold > 1 else "no reward yet"
         window = after["window"]
+        if len(window) < 2:
+            return "nothing to learn from yet"
+        if len({entry["reward"] for entry in window}) == 1:
+            return "no change: all recent choices paid alike"
+        return "; ".join(
+            self.why_moved(number, float(old), float(new), window)
+            for number, (old, new) in enumerate(zip(before["mu"], after["mu"], strict=True))
+        )
+
+    def why_moved(self, number: int, old: float, new: float, window: list[dict[str, Any]]) -> str:
+        """What became of one hyper-parameter's mean."""
+        axis = self.grid.axes[number]
+        label = LABELS.get(axis.name, axis.name)
+        if abs(new - old) < STILL:
+            edge = min(abs(new - axis.points[0]), abs(new - axis.points[-1])) < STILL
+            reason = "at the edge of the grid" if edge else "what the choices earned says no more than chance"
+            return f"{label} stood still: {reason}"
+        moved = f"{label} moved {'up' if new > old else 'down'}, {axis.value_at(old):.3g} to {axis.value_at(new):.3g}"
+        if self.psi == WALK:
+            return f"{moved}: at random"
         advantage, baseline = self.credit(window)
-        moved = []
-        for axis, old, new in zip(self.grid.axes, before["mu"], after["mu"], strict=True):
-            if old == new:
-                continue
-            what = f"{LABELS.get(axis.name, axis.name)} moved {'up' if new > old else 'down'}"
-            if self.baseline == "causal":
-                centre = float(f"{axis.value_at(old):.3g}")
-                above = [entry["reward"] for entry in window if entry["choice"][axis.name] > centre]
-                below = [entry["reward"] for entry in window if entry["choice"][axis.name] <= centre]
-                sides = [earned(above, f"above {centre:g}"), earned(below, f"up to {centre:g}")]
-                moved.append(f"{what}: of the last {len(window)} rounds, {', '.join(filter(None, sides))}")
-            else:
-                one = window[int(np.flatnonzero(advantage)[0])]
-                choice = f"round {one['round']} with {one['choice'][axis.name]:.3g}"
-                moved.append(f"{what}: {choice} {gain(one['reward'])}, those around it {gain(baseline or 0.0)}")
-        return "; ".join(moved)
+        if self.baseline == "centred":
+            one = window[int(np.flatnonzero(advantage)[0])]
+            choice = f"round {one['round']} with {one['choice'][axis.name]:.3g}"
+            return f"{moved}: {choice} {gain(one['reward'])}, those around it {gain(baseline or 0.0)}"
+        values = axis.scale(np.array([entry["choice"][axis.name] for entry in window], np.float64))
+        together = float(advantage @ (values - values.mean()))
+        if together * (new - old) > 0:
+            size = math.sqrt(float(advantage @ advantage) * float(((values - values.mean()) ** 2).sum()))
+            better = "higher" if new > old else "lower"
+            return f"{moved}: of the last {len(window)} choices, {better} ones earned more (r = {together / size:+.2f})"
+        return f"{moved}: by what was learned before, or of how it goes with the others"
 
 
 def scores(window: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
@@ -234,13 +249,6 @@ def adam(moments: Sequence[Any], gradient: np.ndarray, count: int) -> tuple[np.n
 
 
 LABELS = {"lr": "learning rate", "steps": "SGD iterations"}
-
-
-def earned(rewards: list[float], where: str) -> str:
-    """'3 above 0.02 lost 4 % each'; nothing for no rounds."""
-    if not rewards:
-        return ""
-    return f"{len(rewards)} {where} {gain(sum(rewards) / len(rewards))} each"
 
 
 def gain(reward: float) -> str:

@@ -189,19 +189,75 @@ def test_what_is_not_tuned_comes_from_the_settings():
     assert hyper.lr in GRID.axes[0].values
 
 
-def test_the_sentence_says_what_moved_and_which_rounds_moved_it():
-    tuner = policy()
+def told_of(tuner, earn, rounds):
+    """Each round's log entry, with the states before and after it."""
     state = tuner.start()
-    for t in range(1, 6):
+    for t in range(1, rounds + 1):
         proposal, sampled = tuner.propose(state, t, (0,), generator(0, "policy", t))
-        hyper = proposal.hyper
-        after = tuner.learn(sampled, seen(0.2 if hyper.lr < 0.1 else -0.1))
-        told = tuner.describe(sampled, after)
-        if t == 1:
+        state = tuner.learn(sampled, seen(earn(proposal.hyper)))
+        yield sampled, state, tuner.describe(sampled, state)
+
+
+@pytest.mark.parametrize("psi", ["ascent", "adam", "scaled"])
+def test_the_sentence_says_what_moved_and_its_numbers_agree(psi):
+    """Lower rates pay; whatever the sentence says of a mean and of a correlation is so."""
+    for before, after, told in told_of(policy(psi=psi, interval=10), lambda h: 0.2 if h.lr < 0.1 else -0.1, 40):
+        assert told["mu"] == before["mu"]
+        assert told["p"] == before["pending"][-1]["p"]
+        assert set(told) == {"mu", "A", "mean", "p", "baseline", "why"}
+        if len(after["window"]) < 2:
             assert told["why"] == "nothing to learn from yet"
-        state = after
-    moved = "up" if after["mu"][0] > sampled["mu"][0] else "down"
-    assert f"learning rate moved {moved}: of the last 4 rounds, " in told["why"]
-    assert told["mu"] == sampled["mu"]
-    assert told["p"] == sampled["pending"][-1]["p"]
-    assert set(told) == {"mu", "A", "mean", "p", "baseline", "why"}
+            continue
+        if len({entry["reward"] for entry in after["window"]}) == 1:
+            assert told["why"] == "no change: all recent choices paid alike"
+            continue
+        for axis, old, new, sentence in zip(GRID.axes, before["mu"], after["mu"], told["why"].split("; "), strict=True):
+            assert ("stood still" in sentence) == (abs(new - old) < 1e-4)
+            assert (" moved up" in sentence) == (new - old >= 1e-4)
+            if "earned more" in sentence:
+                values = [entry["choice"][axis.name] for entry in after["window"]]
+                scaled = np.log(values) if axis.log else np.array(values)
+                r = np.corrcoef(scaled, [entry["reward"] for entry in after["window"]])[0, 1]
+                assert f"(r = {r:+.2f})" in sentence
+                assert (r > 0) == (new > old)
+
+
+@pytest.mark.parametrize("psi", ["adam", "scaled"])
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+def test_the_size_of_the_rewards_does_not_matter(psi, scale):
+    """Rewards of a thousandth are what one-class clients pay; the printed ascent stands still on them."""
+    *_, (_, after, _) = told_of(policy(psi=psi, interval=10), lambda h: -scale * abs(math.log10(h.lr / 0.03)), 60)
+    assert GRID.axes[0].value_at(after["mu"][0]) < 0.06  # from 0.1; the best is 0.03
+    *_, (_, printed, _) = told_of(policy(interval=10), lambda h: -1e-4 * abs(math.log10(h.lr / 0.03)), 60)
+    assert GRID.axes[0].value_at(printed["mu"][0]) > 0.09
+
+
+@pytest.mark.slow
+def test_rewards_without_any_connection_move_scaled_psi_less_than_adam():
+    """Sixty rounds of rewards drawn at random, twenty times: how far mu is from its start, on average."""
+    far = {}
+    for psi in ("scaled", "adam"):
+        ends = []
+        for seed in range(20):
+            draw = np.random.default_rng(seed)
+            *_, (_, after, _) = told_of(policy(psi=psi, interval=10), lambda h, draw=draw: float(draw.normal()), 60)
+            ends.append(np.abs(after["mu"]).mean())
+        far[psi] = np.mean(ends)
+    assert far["scaled"] < far["adam"] / 2
+
+
+def test_a_choice_that_is_held_earns_what_all_its_rounds_earned_together():
+    """Two rounds of 10 % and 20 %: the loss is 0.9 * 0.8 = 0.72 of what it was. A skipped round does not count."""
+    tuner = policy(hold=2)
+    first, state = tuner.propose(tuner.start(), 1, (0,), generator(0, "policy", 1))
+    state = tuner.learn(state, seen(0.1))
+    assert state["window"] == []
+    again, state = tuner.propose(state, 2, (0,), generator(0, "policy", 2))
+    assert again.hyper == first.hyper
+    assert tuner.describe(state, state)["why"] == "held: round 2 of 2 with this choice"
+    state = tuner.learn(state, seen(None, carried_out=False))
+    again, state = tuner.propose(state, 3, (0,), generator(0, "policy", 3))
+    assert again.hyper == first.hyper
+    state = tuner.learn(state, seen(0.2))
+    assert [entry["reward"] for entry in state["window"]] == [pytest.approx(0.28)]
+    assert state["pending"] == []
