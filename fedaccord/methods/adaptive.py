@@ -22,6 +22,8 @@ class AdaptiveHyper(Part):
             "How AH moves psi: plain ascent as printed, Adam, by scaled advantages, or (a control) at random",
         ),
         at_least(0, "hyper_lr", 0.05, "eta_H, the rate at which AH learns."),
+        setting("climb", False, "Begin by trying learning rates, as long as they earn more."),
+        setting("align", False, "Begin with many SGD iterations where the clients' first steps agree, else with few."),
         at_least(1, "interval", 10, "Z, how many choices back AH looks."),
         setting("precision", 85.0, "A_1 = precision * I.", check=lambda v: 5 <= v <= 400, expected="5 to 400"),
         setting("diagonal", False, "Keep A diagonal: cheaper for many hyper-parameters, no correlations."),
@@ -50,5 +52,7 @@ class AdaptiveHyper(Part):
             settings["baseline"],
             grid.place(settings["start"]),
             settings["psi"],
+            climb=settings["climb"],
+            align=settings["align"],
             hold=1 if settings["cohorts"] == "random" else min(settings["interval"], whole_pass),
         )

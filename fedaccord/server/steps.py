@@ -64,14 +64,14 @@ class ServerRate(Part):
 
 
 SHORT, LONG = "short", "long"
-DECAYS = {SHORT: 0.8, LONG: 0.97}
-"""Of the two running means: about the last five rounds, and about the last thirty."""
+DECAYS = {SHORT: (0.8, 3), LONG: (0.97, 10)}
+"""Of the two running means: about the last five rounds, and about the last thirty; and how soon they reach it."""
 
 
 class Average(ServerStep):
     """mean <- decay mean + (1 - decay) w, twice. Clients go on from w itself.
 
-    Early on a mean would remember the start, so the decay of round t is at most (1 + t) / (10 + t).
+    Early on a mean would remember the start, so the decay of round t is at most (1 + t) / (soon + t).
     """
 
     def init(self, params: Params, zeros: Packages) -> Packages:
@@ -81,8 +81,8 @@ class Average(ServerStep):
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
         rounds = float(state["rounds"]["value"]) + 1
         moved = {
-            name: towards(state[name], mean.params, 1 - min(decay, (1 + rounds) / (10 + rounds)))
-            for name, decay in DECAYS.items()
+            name: towards(state[name], mean.params, 1 - min(decay, (1 + rounds) / (soon + rounds)))
+            for name, (decay, soon) in DECAYS.items()
         }
         return mean.params, {**moved, "rounds": {"value": torch.tensor(rounds, dtype=torch.float64)}}
 

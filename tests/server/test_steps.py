@@ -67,12 +67,12 @@ def test_adam_and_yogi(method):
         np.testing.assert_allclose(model.params["w"].numpy(), w, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "decay"), [("short", 0.8), ("long", 0.97)])
-def test_the_running_means_are_kept_and_clients_go_on_from_the_last(name, decay):
-    """mean <- d mean + (1 - d) w, with d = min(decay, (1 + t) / (10 + t)); the model itself is FA's."""
+@pytest.mark.parametrize(("name", "decay", "soon"), [("short", 0.8, 3), ("long", 0.97, 10)])
+def test_the_running_means_are_kept_and_clients_go_on_from_the_last(name, decay, soon):
+    """mean <- d mean + (1 - d) w, with d = min(decay, (1 + t) / (soon + t)); the model itself is FA's."""
     mean = start_w()
     for t, ((model, chain), (plain, _)) in enumerate(zip(rounds(), rounds(average=False), strict=True), 1):
-        d = min(decay, (1 + t) / (10 + t))
+        d = min(decay, (1 + t) / (soon + t))
         mean = d * mean + (1 - d) * model.params["w"].numpy()
         assert torch.equal(model.params["w"], plain.params["w"])
         np.testing.assert_allclose(chain.models(model)[name]["w"].numpy(), mean, rtol=1e-12)
