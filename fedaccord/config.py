@@ -34,6 +34,8 @@ PAPER = {
     "interval": 5,
 }
 """What --paper means: everything as printed, where the default is otherwise."""
+EARLIER = {"cohorts": "random", "average": False, "psi": "ascent", "climb": False, "align": False}
+"""What 0.1 did, which had no settings for it."""
 VERSION = 2
 """Of the run folder: what its files look like. Folders without one are of 0.1; they can still be read."""
 GRID = "lr = 0.05..0.5/9 log; steps = 5..45/9"
@@ -238,6 +240,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     if not isinstance(version, int) or version > VERSION:
         raise SettingsError(f"{path}: is of version {version!r}; this fedaccord reads up to {VERSION}")
     values = {RENAMED.get(name, name): value for name, value in values.items()}
+    if version == 1 and "task" in values:  # a run folder's settings, all of them; not a person's few
+        values = {**EARLIER, **values}
     try:
         method = values.get("method")
         there = table(find(method) if isinstance(method, str) else None)

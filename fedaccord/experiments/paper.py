@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedaccord import config
 from fedaccord.core.errors import RunError
 from fedaccord.core.files import make_folder, write_durably
 from fedaccord.experiments import runner as compare
@@ -20,19 +21,25 @@ from fedaccord.report import curves, evolution, paper, speed, tables
 ROWS = (("iid", 1.0), ("non-iid", 1.0), ("iid", 0.5), ("non-iid", 0.5))
 NO_WD = ("FA", "FA+RM+AH", "FA+RM", "FA+AH")
 FIXED = ("FA", "FA+WD", "FA+RM")
-OFTEN = {"test_every": 5, "checkpoint_every": 5}
-SELDOM = {"test_every": 20, "checkpoint_every": 50}
+BEFORE = {**config.EARLIER, "hyper_lr": 0.01, "interval": 5}  # how the runs in results/ were made
+OFTEN = {"test_every": 5, "checkpoint_every": 5, **BEFORE}
+SELDOM = {"test_every": 20, "checkpoint_every": 50, **BEFORE}
+GRIDS = {
+    "mnist": {"grid": "lr = 0.05..0.5/9 log; steps = 5..45/9"},
+    "cifar10": {"grid": "lr = 0.02..0.5/9 log; steps = 4..40/9 log"},
+    "kws": {"grid": "lr = 0.02..0.5/9 log; steps = 3..30/9 log"},
+}
 
 # fixed schedules, one for each split: the best of the searches below (CIFAR-10, non-iid: by the loss)
 MNIST = {
-    "iid": {"rounds": 800, "steps": 20, "lr": 0.3, "lr_decay": 0.996, **SELDOM},
-    "non-iid": {"rounds": 800, "steps": 5, "lr": 0.3, "lr_decay": 0.996, **SELDOM},
+    "iid": {"rounds": 800, "steps": 20, "lr": 0.3, "lr_decay": 0.996, **SELDOM, **GRIDS["mnist"]},
+    "non-iid": {"rounds": 800, "steps": 5, "lr": 0.3, "lr_decay": 0.996, **SELDOM, **GRIDS["mnist"]},
 }
 CIFAR10 = {
-    "iid": {"rounds": 20, "steps": 20, "lr": 0.2, "lr_decay": 0.99, **OFTEN},
-    "non-iid": {"rounds": 30, "steps": 20, "lr": 0.05, "lr_decay": 0.99, **OFTEN},
+    "iid": {"rounds": 20, "steps": 20, "lr": 0.2, "lr_decay": 0.99, **OFTEN, **GRIDS["cifar10"]},
+    "non-iid": {"rounds": 30, "steps": 20, "lr": 0.05, "lr_decay": 0.99, **OFTEN, **GRIDS["cifar10"]},
 }
-HALF = {"steps": 20, "lr_decay": 0.99, "width": 32, "rm_batch": 16, **OFTEN}
+HALF = {"steps": 20, "lr_decay": 0.99, "width": 32, "rm_batch": 16, **OFTEN, **GRIDS["kws"]}
 KWS = {"iid": {"rounds": 60, "lr": 0.2, **HALF}, "non-iid": {"rounds": 45, "lr": 0.05, **HALF}}
 SLOWER = {"FA": {"lr": 0.02}, "FA+WD": {"lr": 0.02}}  # on one-class clients: what suits RM is too fast for them
 

@@ -93,7 +93,7 @@ class Average(ServerStep):
 def towards(params: Params, other: Params, weight: float) -> Params:
     """params + weight (other - params); what is not a float is the other's."""
     return {
-        name: torch.lerp(value, other[name], weight) if value.is_floating_point() else other[name]
+        name: torch.lerp(value, other[name], weight) if value.is_floating_point() else other[name].clone()
         for name, value in params.items()
     }
 
