@@ -90,10 +90,15 @@ class Reinforce:
 
     def draw(self, state: PolicyState, round: int, generator: torch.Generator) -> dict[str, Any]:
         """A new choice, with its probability and score."""
-        P = gaussian(self.grid, np.array(state["mu"]), np.array(state["A"]))
+        mu = np.array(state["mu"])
+        P = gaussian(self.grid, mu, np.array(state["A"]))
         index = P.sample(torch.rand(len(self.grid.axes), generator=generator, dtype=torch.float64).numpy())
         score = P.score(index)
+        toss = (
+            {"toss": (2.0 * torch.randint(2, mu.shape, generator=generator) - 1).tolist()} if self.psi == WALK else {}
+        )
         return {
+            **toss,
             "round": round,
             "held": 1,
             "rewards": [],
@@ -187,8 +192,7 @@ class Reinforce:
             return self.bounded(mu + self.hyper_lr * d_mu, A + self.hyper_lr * d_A)
         rate = self.hyper_lr / math.sqrt(1 + state["updates"] / SLOWER)
         if self.psi == WALK:
-            draw = np.random.default_rng(state["updates"])
-            return self.bounded(mu + rate * draw.choice([-1.0, 1.0], len(mu)), A)
+            return self.bounded(mu + rate * np.array(window[-1]["toss"]), A)
         d_mu, d_A = self.correlation(window)
         if self.psi == SCALED:
             chance = 1 / math.sqrt(len(window))

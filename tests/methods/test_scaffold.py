@@ -147,12 +147,12 @@ def test_a_rolled_back_round_leaves_no_trace():
     made = setup(model, clients, rounds=3)
     experiment = made.experiment
     experiment.engine.open(None)
-    measured = iter([1.0, 0.9, 100.0, 0.8])
     from fedaccord.core.protocols import Measured
+    from fedaccord.server.guard import guard
 
-    experiment = replace(experiment, loss=lambda params, seen: Measured(next(measured)), clients_report=False)
+    experiment = replace(experiment, loss=lambda params, seen: Measured(1.0), clients_report=False, guard=guard())
     first, _ = run_round(experiment, start(experiment, made.params))
-    second, log = run_round(experiment, first)
+    second, log = run_round(replace(experiment, loss=lambda params, seen: Measured(100.0)), first)
     assert "rolled back" in log.guard
     assert second.model is first.model
     third, _ = run_round(experiment, second)
