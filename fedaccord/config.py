@@ -32,13 +32,17 @@ PAPER = {
     "psi": "ascent",
     "hyper_lr": 0.01,
     "interval": 5,
+    "precision": 85.0,
+    "align": False,
+    "rm_step": 0.0,
+    "grid": "lr = 0.05..0.5/9 log; steps = 5..45/9",
 }
 """What --paper means: everything as printed, where the default is otherwise."""
-EARLIER = {"cohorts": "random", "average": False, "psi": "ascent", "climb": False, "align": False}
+EARLIER = {"cohorts": "random", "average": False, "psi": "ascent", "climb": False, "align": False, "rm_step": 0.0}
 """What 0.1 did, which had no settings for it."""
 VERSION = 2
 """Of the run folder: what its files look like. Folders without one are of 0.1; they can still be read."""
-GRID = "lr = 0.05..0.5/9 log; steps = 5..45/9"
+GRID = "lr = 0.003..1/13 log; steps = 1, 2, 3, 5, 8, 13, 20, 32, 50 log"
 ENGINES = "auto, serial, pool, stacked, ray"
 SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "natural")
 

@@ -21,7 +21,7 @@ from fedaccord.report import curves, evolution, paper, speed, tables
 ROWS = (("iid", 1.0), ("non-iid", 1.0), ("iid", 0.5), ("non-iid", 0.5))
 NO_WD = ("FA", "FA+RM+AH", "FA+RM", "FA+AH")
 FIXED = ("FA", "FA+WD", "FA+RM")
-BEFORE = {**config.EARLIER, "hyper_lr": 0.01, "interval": 5}  # how the runs in results/ were made
+BEFORE = {**config.EARLIER, "hyper_lr": 0.01, "interval": 5, "precision": 85.0}  # how the runs in results/ were made
 OFTEN = {"test_every": 5, "checkpoint_every": 5, **BEFORE}
 SELDOM = {"test_every": 20, "checkpoint_every": 50, **BEFORE}
 GRIDS = {

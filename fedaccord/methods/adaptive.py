@@ -1,5 +1,6 @@
 """AH: adaptive hyper-parameters, the paper's online REINFORCE (Eq. 3 to 7, lines 4 and 16-18)."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,9 @@ from fedaccord.core.records import Hyper
 from fedaccord.core.settings import at_least, one_of, setting
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.policy.reinforce import ADAM, ASCENT, SCALED, WALK, Reinforce
+
+LONGEST = 10
+"""Rounds of a pass up to which a choice is held for all of it."""
 
 
 class AdaptiveHyper(Part):
@@ -23,9 +27,12 @@ class AdaptiveHyper(Part):
         ),
         at_least(0, "hyper_lr", 0.05, "eta_H, the rate at which AH learns."),
         setting("climb", False, "Begin by trying learning rates, as long as they earn more."),
-        setting("align", False, "Begin with many SGD iterations where the clients' first steps agree, else with few."),
+        setting("align", True, "Begin with many SGD iterations where the clients' first steps agree, else with few."),
+        at_least(
+            1, "hold", 4, "Rounds for which AH holds a choice, at least; whole passes over the clients if it can."
+        ),
         at_least(1, "interval", 10, "Z, how many choices back AH looks."),
-        setting("precision", 85.0, "A_1 = precision * I.", check=lambda v: 5 <= v <= 400, expected="5 to 400"),
+        setting("precision", 200.0, "A_1 = precision * I.", check=lambda v: 5 <= v <= 400, expected="5 to 400"),
         setting("diagonal", False, "Keep A diagonal: cheaper for many hyper-parameters, no correlations."),
         one_of(
             ("causal", "centred"),
@@ -41,7 +48,6 @@ class AdaptiveHyper(Part):
     def policy(self, first: Hyper, settings: Mapping[str, Any]) -> Policy:
         grid = HyperGrid.parse(settings["grid"])
         grid.check(first.values())
-        whole_pass = pass_length(settings["clients"], settings["fraction"])
         return Reinforce(
             first,
             grid,
@@ -54,5 +60,13 @@ class AdaptiveHyper(Part):
             settings["psi"],
             climb=settings["climb"],
             align=settings["align"],
-            hold=1 if settings["cohorts"] == "random" else min(settings["interval"], whole_pass),
+            hold=rounds_held(settings),
         )
+
+
+def rounds_held(settings: Mapping[str, Any]) -> int:
+    """Whole passes over the clients, as many as are needed; where cohorts are random, just that many rounds."""
+    if settings["cohorts"] == "random":
+        return int(settings["hold"])
+    one = pass_length(settings["clients"], settings["fraction"])
+    return one * math.ceil(settings["hold"] / one) if one <= LONGEST else int(settings["hold"])

@@ -124,7 +124,7 @@ def test_gradients_against_finite_differences_in_float64():
     x = torch.randn(3, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     y = torch.tensor([0, 1, 2])
     order = order_of(model, rm_weight=0.01, entropy_min=1.0, entropy_weight=1.0)
-    loss_of = begin(client_side(model, x, "FA+RM"), model, order)
+    loss_of = begin(client_side(model, x, "FA+RM", rm_step=0.0), model, order)
     randomise(model, 5)  # away from the received weights
     weights = [*model.parameters(), *theta(loss_of)]
     gradients = torch.autograd.grad(loss_of(x, y), weights)
@@ -141,6 +141,27 @@ def test_gradients_against_finite_differences_in_float64():
             assert float(gradient.reshape(-1)[position]) == pytest.approx(
                 (sides[0] - sides[1]) / (2 * step), rel=1e-4, abs=1e-7
             )
+
+
+@pytest.mark.parametrize("weight", [1e-4, 0.1])
+def test_theta_has_a_step_of_its_own_and_the_model_that_of_eq_2(weight):
+    """Its gradients have the direction that Eq. 2 gives them, and a root mean square of rm_step, for any rm_weight."""
+    found = []
+    for step in (0.0, 0.03):
+        model = randomise(paper_example(), 1).double()
+        x = torch.randn(3, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+        order = order_of(model, rm_weight=weight, entropy_min=1.0, entropy_weight=1.0)
+        loss_of = begin(client_side(model, x, "FA+RM", rm_step=step), model, order)
+        randomise(model, 5)
+        loss = loss_of(x, torch.tensor([0, 1, 2]))
+        found.append(
+            [torch.autograd.grad(loss, each, retain_graph=True) for each in ([*model.parameters()], theta(loss_of))]
+        )
+    (model_as_printed, theta_as_printed), (model_here, theta_here) = found
+    for printed, here in zip(model_as_printed, model_here, strict=True):
+        torch.testing.assert_close(here, printed)
+    for printed, here in zip(theta_as_printed, theta_here, strict=True):
+        torch.testing.assert_close(here, 0.03 * printed / printed.square().mean().sqrt())
 
 
 def test_the_frozen_copy_gets_no_gradient_stays_in_eval_mode_and_holds_what_was_received():

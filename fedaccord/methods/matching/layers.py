@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import interpolate
 
 from fedaccord.core.errors import MatchingError
@@ -30,13 +31,16 @@ class MatchingLayer(nn.Module):
     fold    a Linear whose output is folded into (channels, positions): a vector -> a picture
     """
 
-    def __init__(self, below: Activation, between: Sequence[Event], above: Activation, kernel: int = 0):
+    def __init__(
+        self, below: Activation, between: Sequence[Event], above: Activation, kernel: int = 0, step: float = 0.0
+    ):
         super().__init__()
         target, source = below.value.shape[1:], above.value.shape[1:]
         weighted = [event for event in between if isinstance(event, Weighted)]
         poolings = [event for event in between if isinstance(event, Pooling)]
         tokens = below.tokens or (below.name == INPUT and len(target) >= 2 and bool(weighted) and weighted[0].tokens)
         self.form = form_of(source, target, tokens)
+        self.step = step  # size of its gradients; 0: as they come
         self.early = 0  # how many of the poolings are undone after the weights, because they came before them
         self.layer: nn.Module
         if self.form == "each":
@@ -60,16 +64,15 @@ class MatchingLayer(nn.Module):
     def forward(self, above: Tensor, poolings: Sequence[Pooling], like: Tensor) -> Tensor:
         """`poolings`: those between the two layers in this very run of the trainable model. `like`: what to rebuild."""
         if self.form == "each":
-            rebuilt: Tensor = self.layer(above)
-            return rebuilt
+            return self.weigh(above)
         if self.form == "conv":
             for pooling in reversed(poolings[self.early :]):
                 above = undo(pooling, above)
-            x = self.layer(above)
+            x = self.weigh(above)
         else:
             if self.average:
                 above = above.flatten(1, -2).mean(dim=1) if self.features_last else above.flatten(2).mean(dim=2)
-            x = self.layer(above.flatten(1))
+            x = self.weigh(above.flatten(1))
             if self.form == "spread":
                 return x.view(len(x), *(1,) * (like.dim() - 2), -1).expand(like.shape).contiguous()
             x = x.view(len(x), *self.folded)
@@ -81,6 +84,33 @@ class MatchingLayer(nn.Module):
                 f"rebuilt {tuple(x.shape[1:])} where {tuple(like.shape[1:])} was wanted; name other layers"
             )
         return x
+
+    def weigh(self, x: Tensor) -> Tensor:
+        """The layer itself; if it has a step of its own, with gradients of that size."""
+        weights: dict[str, Tensor] = dict(self.layer.named_parameters())
+        if self.step:
+            weights = {name: StepOfItsOwn.apply(weight, self.step) for name, weight in weights.items()}
+        result: Tensor = functional_call(self.layer, weights, (x,)) if self.step else self.layer(x)
+        return result
+
+
+class StepOfItsOwn(torch.autograd.Function):
+    """A weight whose gradient is brought to a given root mean square, whatever the loss is weighted by."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(weight: Tensor, step: float) -> Tensor:
+        return weight.view_as(weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.step = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Any) -> tuple[Tensor, None]:
+        (gradient,) = outer
+        return gradient * (ctx.step / gradient.square().mean().sqrt().clamp(min=1e-20)), None
 
 
 def form_of(source: torch.Size, target: torch.Size, tokens: bool) -> str:
@@ -133,7 +163,14 @@ def undo(pooling: Pooling, x: Tensor) -> Tensor:
 class Matching(nn.Module):
     """theta_i: the matching layers of one model, f_1 ... f_{M-1}."""
 
-    def __init__(self, model: nn.Module, inputs: Tensor, layers: Sequence[str] | None = None, kernel: int = 0):
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Tensor,
+        layers: Sequence[str] | None = None,
+        kernel: int = 0,
+        step: float = 0.0,
+    ):
         """Built from a trial run on `inputs`, at least one example as the model sees it."""
         super().__init__()
         self.layers = None if layers is None else tuple(layers)
@@ -143,7 +180,7 @@ class Matching(nn.Module):
         found = [event for event in seen if isinstance(event, Activation)]
         self.turn = [event.value.shape[0] != len(inputs) for event in found]
         self.names = [below.name for below, _, _ in steps] + [steps[-1][2].name]
-        self.f = nn.ModuleList(MatchingLayer(below, between, above, kernel) for below, between, above in steps)
+        self.f = nn.ModuleList(MatchingLayer(below, between, above, kernel, step) for below, between, above in steps)
         for layer, (_, _, above) in zip(self.f, steps, strict=True):
             layer.to(above.value)  # the device and the type of what it reads
 

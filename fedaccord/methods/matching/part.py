@@ -51,7 +51,7 @@ class MatchingPart(ClientPart):
         settings = built.settings
         self.frozen = copy.deepcopy(built.model).eval().requires_grad_(False)
         layers = layer_names(settings["rm_layers"])
-        self.matching = Matching(self.frozen, built.example, layers, settings["rm_kernel"])
+        self.matching = Matching(self.frozen, built.example, layers, settings["rm_kernel"], settings["rm_step"])
         if any(is_channels_last(weight) for weight in built.model.parameters()):
             self.matching.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.batch = settings["rm_batch"] or None
@@ -84,6 +84,9 @@ class RepresentationMatching(Part):
         hyper(at_least(0, "rm_weight", 1e-4, "Weight of the matching loss, Eq. 1.")),
         setting("rm_layers", "", "Layers of interest by name, with commas (found if empty; see `fedaccord matching`)."),
         at_least(0, "rm_kernel", 0, "Size of the matching convolutions (0: that of the layer they reverse)."),
+        at_least(
+            0, "rm_step", 0.0, "Size of theta_i's gradients, times the rate (0: as the weighted loss gives them)."
+        ),
         at_least(0, "rm_batch", 0, "Examples of a mini-batch that are matched (0: all)."),
         one_of(("persistent", "fresh"), "rm_memory", "persistent", "Whether theta_i is kept or starts anew each round"),
     )
