@@ -38,7 +38,7 @@ PAPER = {
     "grid": "lr = 0.05..0.5/9 log; steps = 5..45/9",
 }
 """What --paper means: everything as printed, where the default is otherwise."""
-EARLIER = {"cohorts": "random", "average": False, "psi": "ascent", "climb": False, "align": False, "rm_step": 0.0}
+EARLIER = {"cohorts": "random", "average": False, "psi": "ascent", "align": False, "rm_step": 0.0}
 """What 0.1 did, which had no settings for it."""
 VERSION = 2
 """Of the run folder: what its files look like. Folders without one are of 0.1; they can still be read."""

@@ -26,7 +26,6 @@ class AdaptiveHyper(Part):
             "How AH moves psi: plain ascent as printed, Adam, by scaled advantages, or (a control) at random",
         ),
         at_least(0, "hyper_lr", 0.05, "eta_H, the rate at which AH learns."),
-        setting("climb", False, "Begin by trying learning rates, as long as they earn more."),
         setting("align", True, "Begin with many SGD iterations where the clients' first steps agree, else with few."),
         at_least(
             1, "hold", 4, "Rounds for which AH holds a choice, at least; whole passes over the clients if it can."
@@ -58,7 +57,6 @@ class AdaptiveHyper(Part):
             settings["baseline"],
             grid.place(settings["start"]),
             settings["psi"],
-            climb=settings["climb"],
             align=settings["align"],
             hold=rounds_held(settings),
         )

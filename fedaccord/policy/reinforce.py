@@ -5,7 +5,6 @@ The state is a plain JSON value:
     window    what is known of past choices, oldest first: reward, score at the psi of that time, the choice itself
     pending   choices whose reward is not known yet, or which are still held
     updates   how often psi was moved; for Adam also its two moments
-    opening   learning rates that were tried in the first rounds: where on the axis, and what they earned; None: done
 """
 
 import math
@@ -26,9 +25,6 @@ SMALLEST, LARGEST = 5.0, 400.0
 ASCENT, ADAM, SCALED, WALK = "ascent", "adam", "scaled", "walk"
 BETAS = (0.7, 0.7)
 """Adam's, for psi."""
-RATE = "lr"
-RUNG = 4.0
-"""The opening's learning rates differ by this factor."""
 OPPOSED, ALIKE = (0.1, -0.3), (0.4, 0.4)
 """Mean cosines between the first steps of two clients at which they are taken as opposed and as alike (one class a
 client: up to 0.1; iid: 0.4 to 0.9), and where mu of the SGD iterations then begins."""
@@ -58,7 +54,6 @@ class Reinforce:
     start_at: tuple[float, ...] = ()  # mu_1 in normalised units; the middle of the grid if empty
     psi: str = ASCENT
     hold: int = 1  # rounds for which a choice is held: a pass over the clients, at most Z
-    climb: bool = False  # begin by trying learning rates, up or down, as long as they earn more
     align: bool = False  # begin with many SGD iterations where the clients' first steps agree, with few where not
 
     @property
@@ -70,8 +65,7 @@ class Reinforce:
         D = len(self.grid.axes)
         A = np.full(D, self.precision) if self.diagonal else self.precision * np.eye(D)
         mu = list(self.start_at) or [0.0] * D
-        opening: list[Any] | None = [] if self.climb and RATE in self.names else None
-        return {"mu": mu, "A": A.tolist(), "window": [], "pending": [], "updates": 0, "opening": opening}
+        return {"mu": mu, "A": A.tolist(), "window": [], "pending": [], "updates": 0}
 
     def propose(
         self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
@@ -84,8 +78,7 @@ class Reinforce:
         if newest is not None and newest["held"] < self.hold:
             entry = {**newest, "held": newest["held"] + 1}
         else:
-            draw = self.draw if state["opening"] is None else self.try_out
-            others, entry = state["pending"], draw(state, round, generator)
+            others, entry = state["pending"], self.draw(state, round, generator)
         return Proposal(self.first.but(entry["choice"])), {**state, "pending": [*others, entry]}
 
     def draw(self, state: PolicyState, round: int, generator: torch.Generator) -> dict[str, Any]:
@@ -107,41 +100,6 @@ class Reinforce:
             "score_mu": score.mu.tolist(),
             "score_A": score.A.tolist(),
         }
-
-    def try_out(self, state: PolicyState, round: int, generator: torch.Generator) -> dict[str, Any]:
-        """The opening's next learning rate, with everything else at its mean."""
-        mu = np.array(state["mu"])
-        rate = self.names.index(RATE)
-        mu[rate] = self.next_rung(state["opening"], float(mu[rate]))
-        index = tuple(int(np.abs(axis.points - z).argmin()) for axis, z in zip(self.grid.axes, mu, strict=True))
-        return {"round": round, "held": 1, "rewards": [], "choice": self.grid.choice(index), "p": 1.0, "rung": mu[rate]}
-
-    def next_rung(self, tried: Sequence[Sequence[float]], first: float) -> float | None:
-        """Where to try next: up from the first, else down from it, on while it earns more; None: nowhere any more."""
-        if not tried:
-            return first
-        axis = self.grid.axes[self.names.index(RATE)]
-        step = math.log(RUNG) / math.log(axis.values[-1] / axis.values[0]) if axis.log else 0.25
-        low, high = float(axis.points[0]), float(axis.points[-1])
-        best = max(range(len(tried)), key=lambda place: tried[place][1])
-        up = len(tried) == 1 or tried[1][0] > tried[0][0]
-        newest = float(tried[-1][0])
-        if best == len(tried) - 1:  # the newest earned the most: on in the same direction
-            onward = newest + step if up else newest - step
-            if low < onward + step / 2 and onward - step / 2 < high:
-                return min(high, max(low, onward))
-        if up and best == 0 and first - step / 2 > low:  # upwards it earned less: the other way
-            return max(low, first - step)
-        return None
-
-    def tried(self, state: PolicyState, entry: dict[str, Any], reward: float) -> PolicyState:
-        """The opening with one more rate tried; where it ends, mu is at the one that earned the most."""
-        tried = [*state["opening"], [entry["rung"], reward]]
-        rate = self.names.index(RATE)
-        if self.next_rung(tried, tried[0][0]) is not None:
-            return {"opening": tried}
-        best = max(tried, key=lambda each: each[1])[0]
-        return {"opening": None, "mu": [best if n == rate else z for n, z in enumerate(state["mu"])]}
 
     def aligned(self, state: PolicyState, seen: Observation) -> PolicyState:
         """mu of the SGD iterations by the mean cosine between the first steps of two clients."""
@@ -173,9 +131,6 @@ class Reinforce:
         entry = {**oldest, "rewards": [*oldest["rewards"], reward]}
         if len(entry["rewards"]) < self.hold:
             return {**state, "pending": [entry, *others]}
-        if "rung" in entry:
-            all_told = 1 - math.prod(1 - each for each in entry["rewards"])
-            return {**state, **self.tried(state, entry, all_told), "pending": others}
         known = 2 * self.interval + 1 if self.baseline == "centred" else self.interval + 1
         earned = reward if self.hold == 1 else 1 - math.prod(1 - each for each in entry["rewards"])
         window = [*state["window"], {**entry, "reward": earned}][-known:]  # Z' = min(Z, t - 1): what there is
@@ -267,10 +222,7 @@ class Reinforce:
     def why(self, before: PolicyState, after: PolicyState) -> str:
         """One sentence for each hyper-parameter: what moved, and what the choices earned that moved it."""
         if before["updates"] == after["updates"]:
-            newest = before["pending"][-1]
-            if "rung" in newest:
-                return self.why_tried(before, after)
-            held = newest["held"]
+            held = before["pending"][-1]["held"]
             return f"held: round {held} of {self.hold} with this choice" if self.hold > 1 else "no reward yet"
         window = after["window"]
         if len(window) < 2:
@@ -281,15 +233,6 @@ class Reinforce:
             self.why_moved(number, float(old), float(new), window)
             for number, (old, new) in enumerate(zip(before["mu"], after["mu"], strict=True))
         )
-
-    def why_tried(self, before: PolicyState, after: PolicyState) -> str:
-        """What the opening does."""
-        rate = before["pending"][-1]["choice"][RATE]
-        if after["opening"] is None:
-            axis = self.grid.axes[self.names.index(RATE)]
-            best = axis.value_at(after["mu"][self.names.index(RATE)])
-            return f"tried learning rate {rate:.3g}; of all that were tried {best:.3g} earned the most"
-        return f"trying learning rate {rate:.3g}"
 
     def why_moved(self, number: int, old: float, new: float, window: list[dict[str, Any]]) -> str:
         """What became of one hyper-parameter's mean."""
