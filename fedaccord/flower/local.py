@@ -1,7 +1,6 @@
 """All of a federation on one machine, for a first try: SuperLink, nodes and server as processes of their own."""
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
@@ -12,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from fedaccord.core.errors import EngineError, RunError
+from fedaccord.core.errors import EngineError
+from fedaccord.core.files import lock_folder
 from fedaccord.core.processes import activity, die_with
 from fedaccord.flower.adapter import register
 from fedaccord.flower.certificates import Link, make_authority, make_node_key
@@ -63,7 +63,7 @@ class LocalFederation:
         self.asked = False  # whether a person asked to stop
         for name in (folder, folder / "home"):
             name.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.lock = lock_folder(folder)
+        self.lock = lock_folder(folder, "a federation is running here already")
         if not insecure and not (self.keys / "secret").exists():
             make_authority(self.keys, ["localhost", "127.0.0.1"])
         for node in range(nodes):
@@ -241,17 +241,6 @@ class LocalFederation:
                     part.process.kill()
                     part.process.wait()
         self.lock.close()
-
-
-def lock_folder(folder: Path) -> IO[str]:
-    """Take the folder for this process until the file is closed, or fail at once."""
-    lock = open(folder / ".lock", "w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise RunError(f"{folder}: a federation is running here already") from None
-    return lock
 
 
 def say(text: str) -> None:

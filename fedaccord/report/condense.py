@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from fedaccord.core.settings import EXPERIMENT, Setting
 from fedaccord.methods.registry import find
 from fedaccord.report.tuner import CURVE, MAPS, evenly, number, story
 from fedaccord.runtime.attendance import Attendance
-from fedaccord.runtime.folder import ROUNDS, SETTINGS, MetricNote, read_metrics, read_rounds, read_settings
+from fedaccord.runtime.folder import ROUNDS, MetricNote, read_metrics, read_raw, read_rounds, read_settings
 
 LIMIT = 2_000_000  # characters of JSON
 CLIENTS = 50
@@ -109,8 +108,6 @@ def method_of(path: Path) -> Method | None:
 
 def settings_of(path: Path, method: Method | None) -> dict[str, Any]:
     """The run's settings by name; those of a method that cannot be found any more are taken as they are written."""
-    if not (path / SETTINGS).is_file():
-        raise RunError(f"{path}: not a run folder, it has no {SETTINGS}")
     try:
         if method is not None:
             return read_settings(path).values()
@@ -119,11 +116,6 @@ def settings_of(path: Path, method: Method | None) -> dict[str, Any]:
         return Settings(**{name: value for name, value in written.items() if name in FIELDS}, own=own).values()
     except (OSError, ValueError, SettingsError) as error:
         raise RunError(f"{path}: its settings cannot be read: {error}") from None
-
-
-def read_raw(path: Path) -> dict[str, Any]:
-    """The settings as they are written in a run folder."""
-    return tomllib.loads((path / SETTINGS).read_text(encoding="utf-8"))
 
 
 def sentences(method: Method, path: Path) -> list[str]:

@@ -35,11 +35,7 @@ def page(runs: Sequence[Path], live: bool = False) -> str:
 
 def write_page(runs: Sequence[Path], path: Path) -> None:
     """The page as a file that is whole or absent."""
-    text = page(runs).encode()
-    try:
-        write_durably(path, text)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    write_durably(path, page(runs).encode())
 
 
 def content_policy(live: bool) -> str:
