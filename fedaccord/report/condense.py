@@ -239,31 +239,27 @@ def condense(run: Run, label: str, metrics: Sequence[MetricNote], detail: float)
 
 def measured(run: Run, note: MetricNote, detail: float) -> dict[str, Any]:
     """One metric of a run: its last and its best value, and the curve."""
-    rounds, values = series(run, "metrics", note.name)
-    kept = evenly(len(rounds), CURVE, detail)
-    return {
-        "last": values[-1] if values else None,
-        "best": (max if note.higher else min)(values, default=None),
-        "rounds": [rounds[i] for i in kept],
-        "values": [values[i] for i in kept],
-    }
+    found = series(run, "metrics", note.name)
+    best = (max if note.higher else min)(found.values(), default=None)
+    return {"last": next(reversed(found.values()), None), "best": best, **thinned(found, detail)}
 
 
 def scalars(run: Run, detail: float) -> list[dict[str, Any]]:
     """The curves of what the method logs, by name."""
-    found = []
-    for name in dict.fromkeys(name for line in run.lines for name in line.get("method") or {}):
-        rounds, values = series(run, "method", name)
-        kept = evenly(len(rounds), CURVE, detail)
-        found.append({"name": name, "rounds": [rounds[i] for i in kept], "values": [values[i] for i in kept]})
-    return found
+    names = dict.fromkeys(name for line in run.lines for name in line.get("method") or {})
+    return [{"name": name, **thinned(series(run, "method", name), detail)} for name in names]
 
 
-def series(run: Run, field: str, name: str) -> tuple[list[int], list[float]]:
+def series(run: Run, field: str, name: str) -> dict[int, float]:
     """The rounds in whose log line this field has a number of this name, and the numbers."""
     found = {line["round"]: number((line.get(field) or {}).get(name)) for line in run.lines}
-    known = {round: value for round, value in found.items() if value is not None}
-    return list(known), list(known.values())
+    return {round: value for round, value in found.items() if value is not None}
+
+
+def thinned(values: Mapping[int, float], detail: float) -> dict[str, Any]:
+    """A curve of no more points than a page needs."""
+    kept, points = evenly(len(values), CURVE, detail), list(values.items())
+    return {"rounds": [points[i][0] for i in kept], "values": [points[i][1] for i in kept]}
 
 
 def absent(run: Run) -> list[str]:

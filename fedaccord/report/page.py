@@ -15,8 +15,6 @@ from fedaccord.core.errors import SettingsError
 from fedaccord.core.files import write_durably
 from fedaccord.report.condense import page_data
 
-__all__ = ["content_policy", "page", "page_data", "write_page"]
-
 
 def page(runs: Sequence[Path], live: bool = False) -> str:
     """The whole page. A live one asks its own server for new rounds (see watch.py)."""
