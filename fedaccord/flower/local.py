@@ -37,9 +37,9 @@ class Part:
 class LocalFederation:
     """A federation whose processes all run on loopback; whoever dies is started again.
 
-    Its folder has keys, run (the server's run folder), node0 ... (each client's own), *.log, and link.db (the
-    SuperLink's). The folder is locked from here until `end`: two federations in one folder would mix up their keys and
-    sign off each other's nodes.
+    Its folder has settings.toml, keys, run (the server's run folder), node0 ... (each client's own), *.log, and link.db
+    (the SuperLink's). The folder is locked from here until `end`: two federations in one folder would mix up their keys
+    and sign off each other's nodes.
     """
 
     MAX_DEATHS = 100
@@ -48,46 +48,38 @@ class LocalFederation:
     TELL = 15.0
     """Seconds between two lines that say what is being waited for."""
 
-    def __init__(
-        self,
-        folder: Path,
-        settings_file: Path,
-        nodes: int,
-        insecure: bool = False,
-        json: bool = False,
-        simulate: bool = True,
-    ):
+    def __init__(self, folder: Path, nodes: int, insecure: bool = False, json: bool = False, simulate: bool = True):
         self.folder, self.nodes, self.insecure = folder, nodes, insecure
         self.keys = folder / "keys"
         self.database = folder / "link.db"
         self.asked = False  # whether a person asked to stop
-        for name in (folder, folder / "home"):
-            name.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for place in (folder, folder / "home"):
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.lock = lock_folder(folder, "a federation is running here already")
+        names = [f"node{node}" for node in range(nodes)]
         if not insecure and not (self.keys / "secret").exists():
             make_authority(self.keys, ["localhost", "127.0.0.1"])
-        for node in range(nodes):
-            if not insecure and not (self.keys / f"node{node}").exists():
-                make_node_key(self.keys / f"node{node}")
+        for name in names:
+            if not insecure and not (self.keys / name).exists():
+                make_node_key(self.keys / name)
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
+
+        def key(option: str, name: str) -> list[str]:
+            return [] if insecure else [option, str(self.keys / name)]
+
         python = [sys.executable, "-m", "fedaccord.cli", "federation"]
-        reach = ["--superlink", self.address]
-        reach += ["--insecure"] if insecure else ["--root-certificates", str(self.keys / "ca.pem")]
-        common = ["--config", str(settings_file), *reach, *(["--simulate"] if simulate else [])]
-        secret = [] if insecure else ["--secret", str(self.keys / "secret")]
+        common = ["--config", str(folder / "settings.toml"), "--superlink", self.address]
+        common += [*(["--insecure"] if insecure else []), *key("--root-certificates", "ca.pem")]
+        common += ["--simulate"] if simulate else []
         self.link = Part("superlink", command_line(self.port, self.database, None if insecure else self.keys))
+        own = [["--client", str(node), "--private", str(folder / name)] for node, name in enumerate(names)]
         self.members = [
-            Part(
-                f"node{node}",
-                [*python, "node", *common, "--client", str(node), "--private", str(folder / f"node{node}"),
-                 *([] if insecure else ["--key", str(self.keys / f"node{node}")])],
-            )
-            for node in range(nodes)
-        ]  # fmt: skip
-        self.server = Part(
-            "server", [*python, "server", *common, *secret, "--run", str(folder / "run"), *(["--json"] if json else [])]
-        )
+            Part(name, [*python, "node", *common, *words, *key("--key", name)])
+            for name, words in zip(names, own, strict=True)
+        ]
+        run = ["--run", str(folder / "run"), *(["--json"] if json else [])]
+        self.server = Part("server", [*python, "server", *common, *run, *key("--secret", "secret")])
 
     def parts(self) -> list[Part]:
         """List the processes in the order in which they are started."""
@@ -112,8 +104,9 @@ class LocalFederation:
 
     def spawn(self, part: Part) -> None:
         """Create the process. The server speaks to the terminal, the others write into a log file each."""
-        if part is self.link:
-            self.set_aside_half_made()
+        if part is self.link and (aside := set_aside(self.database)) is not None:
+            say(f"{self.database} was never finished, or is another Flower version's: it is now {aside.name}, and a "
+                "new one is made; nothing is lost")  # fmt: skip
         env = {
             **os.environ,
             "FLWR_HOME": str(self.folder / "home" / part.name),
@@ -133,15 +126,6 @@ class LocalFederation:
             )
         if part is self.server and self.asked:
             part.process.terminate()  # it was not there yet when the signal came
-
-    def set_aside_half_made(self) -> None:
-        """Rename a database that the SuperLink was killed in while making it: no SuperLink could start with it again.
-
-        Nothing is lost with it: nodes are registered at every start, and a run goes on from the server's checkpoint.
-        """
-        if (aside := set_aside(self.database)) is not None:
-            say(f"{self.database} was never finished, or is another Flower version's: it is now {aside.name}, and a "
-                "new one is made; nothing is lost")  # fmt: skip
 
     def register(self) -> None:
         """Tell the SuperLink the keys of all nodes."""
