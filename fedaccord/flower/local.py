@@ -104,9 +104,8 @@ class LocalFederation:
 
     def spawn(self, part: Part) -> None:
         """Create the process. The server speaks to the terminal, the others write into a log file each."""
-        if part is self.link and (aside := set_aside(self.database)) is not None:
-            say(f"{self.database} was never finished, or is another Flower version's: it is now {aside.name}, and a "
-                "new one is made; nothing is lost")  # fmt: skip
+        if part is self.link:
+            self.set_aside_half_made()
         env = {
             **os.environ,
             "FLWR_HOME": str(self.folder / "home" / part.name),
@@ -126,6 +125,12 @@ class LocalFederation:
             )
         if part is self.server and self.asked:
             part.process.terminate()  # it was not there yet when the signal came
+
+    def set_aside_half_made(self) -> None:
+        """Rename a database that the SuperLink was killed in while making it, and say so."""
+        if (aside := set_aside(self.database)) is not None:
+            say(f"{self.database} was never finished, or is another Flower version's: it is now {aside.name}, and a "
+                "new one is made; nothing is lost")  # fmt: skip
 
     def register(self) -> None:
         """Tell the SuperLink the keys of all nodes."""
