@@ -36,7 +36,7 @@ def settings_of(task: str, rounds: int, deadline: float) -> config.Settings:
 def run(folder: Path, settings: config.Settings, kill=None) -> dict:
     """One whole federation; `kill` is called with it in a thread of its own."""
     (folder / "settings.toml").write_text(config.to_toml(settings))
-    local = LocalFederation(folder, folder / "settings.toml", NODES, json=True)
+    local = LocalFederation(folder, NODES, json=True)
     killer = threading.Thread(target=kill, args=(local,), daemon=True) if kill else None
     if killer:
         killer.start()

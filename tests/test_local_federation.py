@@ -43,7 +43,7 @@ def local(tmp_path, monkeypatch):
     """A federation of two clients that was not started yet; ended in the end."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     folder = tmp_path / "federation"
-    made = LocalFederation(folder, folder / "settings.toml", 2, json=True)
+    made = LocalFederation(folder, 2, json=True)
     (folder / "settings.toml").write_text(config.to_toml(SETTINGS))
     yield made
     made.end()
@@ -321,27 +321,27 @@ def test_keys_are_whole_after_a_kill_at_any_file(tmp_path, monkeypatch, writes, 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", killed)
         with pytest.raises(Killed):
-            LocalFederation(tmp_path, tmp_path / "settings.toml", 2)
+            LocalFederation(tmp_path, 2)
     before = keys_of(tmp_path)
-    LocalFederation(tmp_path, tmp_path / "settings.toml", 2).end()
+    LocalFederation(tmp_path, 2).end()
     check_keys(tmp_path, 2)
     after = keys_of(tmp_path)
     whole = {"secret": ("ca.key", "ca.pem", "server.key", "server.pem"), "node0": ("node0.pub",)}
     for last, others in whole.items():
         for name in (last, *others) if last in before else ():
             assert before[name] == after[name]
-    LocalFederation(tmp_path, tmp_path / "settings.toml", 2).end()
+    LocalFederation(tmp_path, 2).end()
     assert keys_of(tmp_path) == after
 
 
 def test_a_second_federation_in_the_folder_changes_nothing(local, capsys):
     before = {file: file.read_bytes() for file in local.folder.rglob("*") if file.is_file()}
     with pytest.raises(RunError, match="is running here already"):
-        LocalFederation(local.folder, local.folder / "settings.toml", 3)
+        LocalFederation(local.folder, 3)
     words = ["federation", "up", "--task", "digits", "--folder", str(local.folder), "--set", "rounds=77"]
     assert main(words) == 2
     assert "is running here already" in capsys.readouterr().err
     assert {file: file.read_bytes() for file in local.folder.rglob("*") if file.is_file()} == before
     local.end()
-    LocalFederation(local.folder, local.folder / "settings.toml", 2).end()
+    LocalFederation(local.folder, 2).end()
     check_keys(local.folder, 2)

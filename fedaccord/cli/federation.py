@@ -107,7 +107,7 @@ def up_command(options: argparse.Namespace) -> int:
     few = {"split": "dirichlet", "alpha": typed.get("alpha", 0.3)} if divided and "split" not in typed else {}
     settings = config.make(settings.values(), few, {"clients": options.nodes})
     folder = options.folder or Path("runs") / f"federation-{Path(settings.task.replace(':', '-')).name}"
-    local = LocalFederation(folder, folder / "settings.toml", options.nodes, options.insecure, options.json, divided)
+    local = LocalFederation(folder, options.nodes, options.insecure, options.json, divided)
     write_durably(folder / "settings.toml", config.to_toml(settings).encode())  # nobody else may: the folder is locked
     say(options, f"{options.nodes} nodes, SuperLink at {local.address}, {'PLAINTEXT' if options.insecure else 'TLS'}; "
         f"everything is in {folder}")  # fmt: skip

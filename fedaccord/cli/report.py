@@ -44,5 +44,5 @@ def watch_command(options: argparse.Namespace) -> int:
     """Serve the page until the user stops it."""
     from fedaccord.report.watch import serve
 
-    serve(options.runs, options.port, print)
+    serve(options.runs, options.port)
     return 0

@@ -110,8 +110,6 @@ class ClientRound:
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of one mini-batch: a scalar with a graph to all that is trained."""
-        if not self.works:
-            return self.objective(self.model(inputs), targets, self.hyper)
         with ExitStack() as stack:
             for work in self.works:
                 stack.enter_context(work.watch(inputs))
@@ -135,8 +133,8 @@ class ClientRound:
         for (part, made), work in zip(self.side.parts, self.works, strict=True):
             down, mine = part.own(self.order.down), part.own(held)
             out = made.finish(End(self.order.params, params, hyper, down, mine), work)
-            sent |= {f"{part.name}.{slot}": value for slot, value in out.sent.items()}
-            kept |= {f"{part.name}.{slot}": value for slot, value in out.kept.items()}
+            sent |= part.named(out.sent)
+            kept |= part.named(out.kept)
         declared(sent, self.side.up, "sends up")
         declared(kept, self.side.kept, "keeps")
         sound = all(bool(value.isfinite().all()) for value in flatten(kept).values())

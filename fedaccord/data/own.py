@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import track
 
 from fedaccord.core.errors import DataError
+from fedaccord.core.records import Examples
 from fedaccord.core.seeds import numpy_generator
 from fedaccord.data.sets import UNREADABLE, DataSet, examples
 
@@ -34,13 +35,11 @@ def load_npz(path: Path) -> DataSet:
         if key not in arrays:
             raise DataError(f"{path}: has no array '{key}'; found {', '.join(sorted(arrays)) or 'nothing'}")
     x, y = as_inputs(arrays["x"], path), as_labels(arrays["y"], path)
-    if len(x) != len(y):
-        raise DataError(f"{path}: {len(x):,} inputs but {len(y):,} labels")
-    if len(y) == 0:
-        raise DataError(f"{path}: there are no examples")
-    if "classes" not in arrays and y.max() >= MOST_CLASSES:
-        raise DataError(f"{path}: label {y.max()} is out of range, expected 0 to {MOST_CLASSES - 1:,}")
-    names = tuple(map(str, arrays["classes"].flat if "classes" in arrays else range(int(y.max()) + 1)))
+    most = int(y.max(initial=0))
+    if "classes" not in arrays and most >= MOST_CLASSES:
+        raise DataError(f"{path}: label {most} is out of range, expected 0 to {MOST_CLASSES - 1:,}")
+    names = tuple(map(str, arrays["classes"].flat if "classes" in arrays else range(most + 1)))
+    everything = examples(x, y, len(names), str(path))
     owner = arrays.get("client")
     if owner is not None and owner.shape != y.shape:
         raise DataError(f"{path}: {len(y):,} examples but client ids of shape {owner.shape}")
@@ -53,8 +52,8 @@ def load_npz(path: Path) -> DataSet:
                 f"{path}: x_test is {x_test.dtype} of {x_test.shape[1:]} an example, x {x.dtype} of {x.shape[1:]}"
             )
         test = examples(x_test, as_labels(arrays["y_test"], path), len(names), str(path))
-        return DataSet(examples(x, y, len(names), str(path)), test, names, owner)
-    return with_test_part(x, y, names, owner, str(path))
+        return DataSet(everything, test, names, owner)
+    return with_test_part(everything, names, owner, str(path))
 
 
 def load_folder(path: Path, size: int = 0) -> DataSet:
@@ -68,8 +67,7 @@ def load_folder(path: Path, size: int = 0) -> DataSet:
         cut = len(train_files)
         return DataSet(everything[:cut], everything[cut:], classes)
     files, classes = pictures_in(path)
-    x, y = decode(files, size)
-    return with_test_part(x, y, classes, None, str(path))
+    return with_test_part(examples(*decode(files, size), len(classes), str(path)), classes, None, str(path))
 
 
 def pictures_in(path: Path) -> tuple[list[tuple[Path, int]], tuple[str, ...]]:
@@ -118,18 +116,13 @@ def eight_bit(picture: Image.Image, file: Path) -> Image.Image:
     return picture
 
 
-def with_test_part(
-    x: np.ndarray, y: np.ndarray, classes: tuple[str, ...], owner: np.ndarray | None, label: str
-) -> DataSet:
-    everything = examples(x, y, len(classes), label)
-    order = numpy_generator(0, f"test part of {len(y)}").permutation(len(y))
-    cut = max(1, round(TEST_SHARE * len(y)))
-    if len(y) - cut < 1:
-        raise DataError(f"{label}: {len(y)} examples are too few to keep a test set")
-    train = np.sort(order[cut:])
-    return DataSet(
-        everything[train], everything[np.sort(order[:cut])], classes, None if owner is None else owner[train]
-    )
+def with_test_part(data: Examples, classes: tuple[str, ...], owner: np.ndarray | None, label: str) -> DataSet:
+    order = numpy_generator(0, f"test part of {len(data)}").permutation(len(data))
+    cut = max(1, round(TEST_SHARE * len(data)))
+    if len(data) - cut < 1:
+        raise DataError(f"{label}: {len(data)} examples are too few to keep a test set")
+    train, test = np.sort(order[cut:]), np.sort(order[:cut])
+    return DataSet(data[train], data[test], classes, None if owner is None else owner[train])
 
 
 def as_inputs(array: np.ndarray, path: Path) -> np.ndarray:

@@ -71,10 +71,7 @@ def k_classes(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
     for _ in range(split.clients):
         own: list[int] = []
         while len(own) < k:
-            if not pack:
-                pack = rng.permutation(classes).tolist()
-            # a class the client has already is left in the pack for the next one
-            choice = next((c for c in pack if c not in own), None)
+            choice = next((c for c in pack if c not in own), None)  # what it has already is left for the next one
             if choice is None:
                 pack += rng.permutation(classes).tolist()
                 continue

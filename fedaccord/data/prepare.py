@@ -52,4 +52,4 @@ def crop_and_flip(inputs: Tensor, generator: torch.Generator) -> Tensor:
     padded = pad(inputs.float(), (PAD,) * 4, mode="reflect")
     batch = torch.arange(count, device=inputs.device)[:, None, None]
     cropped = padded[batch, :, rows[:, :, None], columns[:, None, :]]  # (batch, h, w, channels)
-    return cropped.permute(0, 3, 1, 2)  # channels last in memory, as the networks are (simulation.lay_out)
+    return cropped.permute(0, 3, 1, 2)  # channels last in memory, as the networks are (runtime/checks.lay_out)

@@ -50,26 +50,30 @@ def as_examples(data: Data, label: str, classes: bool = True) -> Examples:
     `classes`: the targets must be class numbers.
     """
     if isinstance(data, Examples):
-        pair = (data.inputs, data.targets)
+        inputs, targets = data.inputs, data.targets
     elif isinstance(data, tuple | list):
         if len(data) != 2:
             raise DataError(f"{label}: expected a pair (inputs, targets), got {len(data)} values")
-        pair = (torch.as_tensor(data[0]), torch.as_tensor(data[1]))
+        inputs, targets = map(torch.as_tensor, data)
     else:
         items = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
         if not items:
             raise DataError(f"{label}: the data set is empty")
-        pair = (
-            torch.stack([torch.as_tensor(item[0]) for item in items]),
-            torch.stack([torch.as_tensor(item[1]) for item in items]),
-        )
-    inputs, targets = pair
+        inputs, targets = (torch.stack([torch.as_tensor(item[part]) for item in items]) for part in (0, 1))
     if len(inputs) != len(targets):
         raise DataError(f"{label}: {len(inputs):,} inputs but {len(targets):,} targets")
     if not classes:
         return Examples(inputs, targets)
+    check_classes(targets, label)
+    return Examples(inputs, targets.long())
+
+
+def check_classes(targets: Tensor, label: str) -> None:
+    """Raise DataError unless these are class numbers."""
     if targets.dim() != 1 or targets.is_floating_point():
-        raise DataError(f"{label}: targets must be one class number each, got {targets.dtype} {tuple(targets.shape)}")
+        raise DataError(
+            f"{label}: targets must be one class number each, got {targets.dtype} {tuple(targets.shape)}; "
+            "for anything else give a loss of your own: loss=function(output, targets)"
+        )
     if len(targets) and int(targets.min()) < 0:
         raise DataError(f"{label}: a target is negative")
-    return Examples(inputs, targets.long())

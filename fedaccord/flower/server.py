@@ -8,17 +8,8 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedaccord.core.records import ClientUpdate, Order, Refusal
+from fedaccord.flower import wire
 from fedaccord.flower.adapter import LOST, POLL
-from fedaccord.flower.wire import (
-    FOR_CLIENT,
-    RECORD,
-    client_record,
-    order_record,
-    read_identity,
-    read_update,
-    records_of,
-    request,
-)
 
 RESEND = 5.0
 """A client that did not answer is sent its order again after so many seconds, or after three times what the slowest
@@ -38,8 +29,8 @@ class FlowerEngine:
     """
 
     def __init__(self, grid: Grid, experiment: str, deadline: float, min_replies: int = 1, keeps: bool = False):
-        self.keeps = keeps
-        self.grid, self.experiment, self.deadline, self.min_replies = grid, experiment, deadline, min_replies
+        self.grid, self.experiment, self.keeps = grid, experiment, keeps
+        self.deadline, self.min_replies = deadline, min_replies
         self.nodes: dict[int, int] = {}  # client -> node
         self.asked: dict[str, int] = {}  # roll-call messages that wait for an answer
         self.answered: set[int] = set()  # nodes that have said who they are
@@ -54,12 +45,12 @@ class FlowerEngine:
         begin, slowest, usable = time.monotonic(), 0.0, 0
         end = begin + self.deadline
         needed = self.needed if self.keeps else None
-        record = order_record(order, self.experiment, needed)
-        own = {client: client_record(order, client, needed, record) for client in order.cohort}
-        contents = {
-            client: RecordDict({RECORD: record, FOR_CLIENT: extra} if extra else {RECORD: record})
-            for client, extra in own.items()
-        }
+        shared = wire.order_record(order, self.experiment, needed)
+        contents = {}
+        for client in order.cohort:
+            contents[client] = RecordDict({wire.RECORD: shared})
+            if extra := wire.client_record(order, client, needed, shared):
+                contents[client][wire.FOR_CLIENT] = extra
         sent: dict[str, int] = {}
         due = dict.fromkeys(order.cohort, 0.0)  # client -> when to send (again)
         pause = dict.fromkeys(order.cohort, self.pause)
@@ -85,7 +76,7 @@ class FlowerEngine:
                 if reply is None or reply.has_error():  # its process died, or its node is gone: once more, soon
                     due[client] = min(due[client], time.monotonic() + 1.0)
                 elif client in missing and client not in done:
-                    done[client] = read_update(client, order, records_of(reply))
+                    done[client] = wire.read_update(client, order, wire.records_of(reply))
                     usable += isinstance(done[client], ClientUpdate)
                     self.absent.discard(client)
                     slowest = time.monotonic() - begin
@@ -109,7 +100,7 @@ class FlowerEngine:
         self, letters: Sequence[tuple[int, RecordDict]], round: int, life: float, kind: str = MessageType.TRAIN
     ) -> list[str]:
         """Send each node its content; return the numbers of the messages."""
-        messages = [request(content, node, kind, life, round) for node, content in letters]
+        messages = [wire.request(content, node, kind, life, round) for node, content in letters]
         return list(self.grid.push_messages(messages)) if messages else []
 
     def pull(self, numbers: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
@@ -133,15 +124,19 @@ class FlowerEngine:
         self.answered &= self.online
         self.nodes = {client: node for client, node in self.nodes.items() if node in self.online}
         unknown = [node for node in self.online if node not in {*self.answered, *self.asked.values()}]
-        questions = [(node, RecordDict({RECORD: ConfigRecord({})})) for node in unknown]
+        questions = [(node, RecordDict({wire.RECORD: ConfigRecord({})})) for node in unknown]
         self.asked |= zip(self.send(questions, 0, ROLL, MessageType.QUERY), unknown, strict=True)
         for number, reply in self.pull(list(self.asked)):
             node = self.asked.pop(number)
             if reply is not None and not reply.has_error():
                 self.answered.add(node)
-                client = read_identity(records_of(reply))
+                client = wire.read_identity(wire.records_of(reply))
                 if client is not None:
                     self.nodes.setdefault(client, node)
+
+    def prune(self, accepted: Mapping[int, int]) -> None:
+        """Name these rounds in the next messages: the clients may forget what is older."""
+        self.needed = accepted
 
     def open(self, folder: Path | None) -> None:
         """Do nothing: what clients keep lies with them."""
@@ -151,10 +146,6 @@ class FlowerEngine:
 
     def save(self) -> None:
         """Do nothing: there is nothing to save here."""
-
-    def prune(self, accepted: Mapping[int, int]) -> None:
-        """Name these rounds in the next messages: the clients may forget what is older."""
-        self.needed = accepted
 
     def close(self) -> None:
         """Do nothing: the grid belongs to whoever opened it."""

@@ -48,7 +48,10 @@ def is_whole(database: Path) -> bool:
 
 
 def set_aside(database: Path) -> Path | None:
-    """Rename a database that is there but not whole; return its new name, or None if there was nothing to do."""
+    """Rename a database that is there but not whole, for no SuperLink could start with it; return its new name, if any.
+
+    Nothing is lost with it: nodes are registered at every start, and a run goes on from the server's checkpoint.
+    """
     if not any_there(database) or is_whole(database):
         return None
     names = (database.with_name(f"{database.stem}-half-made-{number}.db") for number in itertools.count(1))

@@ -1,13 +1,16 @@
 """What all matplotlib pictures share."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedaccord.core.errors import SettingsError
 
 COLOURS = ("#444444", "#2a6f97", "#c1121f", "#588157", "#bc6c25", "#7b2cbf")
+
+Panels = Mapping[str, Mapping[str, Sequence[Path]]]
+"""Title -> label of a curve -> the runs (seeds) that it is made of."""
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -25,6 +28,26 @@ def colours_of(panels: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """A label has one colour in all panels; more labels than colours share them."""
     labels = dict.fromkeys(label for panel in panels.values() for label in panel)
     return dict(zip(labels, itertools.cycle(COLOURS), strict=False))
+
+
+def draw_grid(
+    panels: Panels, rows: Sequence[tuple[str, Callable[..., None]]], path: Path, height: float, legends: int
+) -> None:
+    """One column a title, one row for each label of a y axis, with the function that draws one curve of it.
+
+    The first `legends` rows have a legend.
+    """
+    figure = new_figure(4.2 * len(panels), height)
+    grid = figure.subplots(len(rows), len(panels), squeeze=False)
+    colours = colours_of(panels)
+    for row, (ylabel, plot) in enumerate(rows):
+        for column, (title, curves) in enumerate(panels.items()):
+            axes = grid[row][column]
+            for label, runs in curves.items():
+                plot(axes, runs, label=label, color=colours[label])
+            names = {"title": title if row == 0 else "", "ylabel": ylabel if column == 0 else ""}
+            tidy(axes, row < legends, **names, xlabel="round" if row == len(rows) - 1 else "")
+    save(figure, path)
 
 
 def tidy(axes: Any, legend: bool = True, **labels: str) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from fedaccord.core.settings import EXPERIMENT, Setting
 from fedaccord.methods.registry import find
 from fedaccord.report.tuner import CURVE, MAPS, evenly, number, story
 from fedaccord.runtime.attendance import Attendance
-from fedaccord.runtime.folder import ROUNDS, SETTINGS, MetricNote, read_metrics, read_rounds, read_settings
+from fedaccord.runtime.folder import ROUNDS, MetricNote, read_metrics, read_raw, read_rounds, read_settings
 
 LIMIT = 2_000_000  # characters of JSON
 CLIENTS = 50
@@ -109,8 +108,6 @@ def method_of(path: Path) -> Method | None:
 
 def settings_of(path: Path, method: Method | None) -> dict[str, Any]:
     """The run's settings by name; those of a method that cannot be found any more are taken as they are written."""
-    if not (path / SETTINGS).is_file():
-        raise RunError(f"{path}: not a run folder, it has no {SETTINGS}")
     try:
         if method is not None:
             return read_settings(path).values()
@@ -119,11 +116,6 @@ def settings_of(path: Path, method: Method | None) -> dict[str, Any]:
         return Settings(**{name: value for name, value in written.items() if name in FIELDS}, own=own).values()
     except (OSError, ValueError, SettingsError) as error:
         raise RunError(f"{path}: its settings cannot be read: {error}") from None
-
-
-def read_raw(path: Path) -> dict[str, Any]:
-    """The settings as they are written in a run folder."""
-    return tomllib.loads((path / SETTINGS).read_text(encoding="utf-8"))
 
 
 def sentences(method: Method, path: Path) -> list[str]:
@@ -247,31 +239,27 @@ def condense(run: Run, label: str, metrics: Sequence[MetricNote], detail: float)
 
 def measured(run: Run, note: MetricNote, detail: float) -> dict[str, Any]:
     """One metric of a run: its last and its best value, and the curve."""
-    rounds, values = series(run, "metrics", note.name)
-    kept = evenly(len(rounds), CURVE, detail)
-    return {
-        "last": values[-1] if values else None,
-        "best": (max if note.higher else min)(values, default=None),
-        "rounds": [rounds[i] for i in kept],
-        "values": [values[i] for i in kept],
-    }
+    found = series(run, "metrics", note.name)
+    best = (max if note.higher else min)(found.values(), default=None)
+    return {"last": next(reversed(found.values()), None), "best": best, **thinned(found, detail)}
 
 
 def scalars(run: Run, detail: float) -> list[dict[str, Any]]:
     """The curves of what the method logs, by name."""
-    found = []
-    for name in dict.fromkeys(name for line in run.lines for name in line.get("method") or {}):
-        rounds, values = series(run, "method", name)
-        kept = evenly(len(rounds), CURVE, detail)
-        found.append({"name": name, "rounds": [rounds[i] for i in kept], "values": [values[i] for i in kept]})
-    return found
+    names = dict.fromkeys(name for line in run.lines for name in line.get("method") or {})
+    return [{"name": name, **thinned(series(run, "method", name), detail)} for name in names]
 
 
-def series(run: Run, field: str, name: str) -> tuple[list[int], list[float]]:
+def series(run: Run, field: str, name: str) -> dict[int, float]:
     """The rounds in whose log line this field has a number of this name, and the numbers."""
     found = {line["round"]: number((line.get(field) or {}).get(name)) for line in run.lines}
-    known = {round: value for round, value in found.items() if value is not None}
-    return list(known), list(known.values())
+    return {round: value for round, value in found.items() if value is not None}
+
+
+def thinned(values: Mapping[int, float], detail: float) -> dict[str, Any]:
+    """A curve of no more points than a page needs."""
+    kept, points = evenly(len(values), CURVE, detail), list(values.items())
+    return {"rounds": [points[i][0] for i in kept], "values": [points[i][1] for i in kept]}
 
 
 def absent(run: Run) -> list[str]:

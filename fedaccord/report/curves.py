@@ -2,18 +2,16 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedaccord.core.errors import SettingsError
-from fedaccord.report.canvas import COLOURS, colours_of, new_figure, save, tidy
+from fedaccord.report.canvas import COLOURS, Panels, draw_grid, new_figure, save, tidy
 from fedaccord.report.tables import ACCURACY, in_units
 from fedaccord.runtime.folder import MetricNote, read_metrics, read_rounds
-
-Panels = Mapping[str, Mapping[str, Sequence[Path]]]
-"""Title -> label of a curve -> the runs (seeds) that it is made of."""
 
 POINTS = 200
 LOSS = "loss"
@@ -25,28 +23,14 @@ def draw(panels: Panels, path: Path, rows: Sequence[str] = ()) -> None:
     `rows` are names of metrics, or LOSS for L_t; without any, all metrics of the runs and then L_t.
     """
     fields = fields_of(panels, rows)
-    figure = new_figure(4.2 * len(panels), 0.6 + 2.6 * len(fields))
-    grid = figure.subplots(len(fields), len(panels), squeeze=False)
-    colours = colours_of(panels)
-    for row, field in enumerate(fields):
-        for column, (title, curves) in enumerate(panels.items()):
-            axes = grid[row][column]
-            for label, runs in curves.items():
-                colour = colours[label]
-                rounds, values = measured(runs, field)
-                axes.plot(rounds, values.mean(axis=0), color=colour, label=label, linewidth=1.6)
-                if len(runs) > 1:
-                    axes.fill_between(
-                        rounds, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.18, linewidth=0
-                    )
-            tidy(
-                axes,
-                legend=row == 0,
-                title=title if row == 0 else "",
-                xlabel="round" if row == len(fields) - 1 else "",
-                ylabel=axis_label(field) if column == 0 else "",
-            )
-    save(figure, path)
+    draw_grid(panels, [(axis_label(field), partial(plot, field)) for field in fields], path, 0.6 + 2.6 * len(fields), 1)
+
+
+def plot(field: MetricNote | None, axes: Any, runs: Sequence[Path], label: str, color: str) -> None:
+    rounds, values = measured(runs, field)
+    axes.plot(rounds, values.mean(axis=0), color=color, label=label, linewidth=1.6)
+    if len(runs) > 1:
+        axes.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=color, alpha=0.18, linewidth=0)
 
 
 def fields_of(panels: Panels, rows: Sequence[str]) -> list[MetricNote | None]:

@@ -1,51 +1,36 @@
 """The paper's evolution figure: how the mean of P(h | psi) moved, from run folders alone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedaccord.core.errors import SettingsError
-from fedaccord.report.canvas import colours_of, new_figure, save, tidy
-from fedaccord.report.curves import Panels
+from fedaccord.report.canvas import Panels, draw_grid
 from fedaccord.report.tuner import label_of
 from fedaccord.runtime.folder import read_rounds
+
+Means = Mapping[int, Mapping[str, float]]
+"""Round -> hyper-parameter -> its mean."""
 
 
 def draw(columns: Panels, path: Path) -> None:
     """One column a title, one colour a label, one line a run; one row for each hyper-parameter that is tuned."""
-    read = {
-        title: {kind: [tuned(run) for run in runs] for kind, runs in curves.items()}
-        for title, curves in columns.items()
-    }
-    every = (line for curves in read.values() for runs in curves.values() for lines in runs for line in lines)
-    names = list(dict.fromkeys(name for line in every for name in line["policy"]["mean"]))
+    means = {run: means_of(run) for curves in columns.values() for runs in curves.values() for run in runs}
+    names = list(dict.fromkeys(name for by_round in means.values() for mean in by_round.values() for name in mean))
     if not names:
         raise SettingsError(f"{path}: none of these runs tuned its hyper-parameters, there is nothing to draw")
-    figure = new_figure(4.2 * len(columns), 2.3 * len(names))
-    grid = figure.subplots(len(names), len(columns), squeeze=False)
-    colours = colours_of(columns)
-    for column, (title, logs) in enumerate(read.items()):
-        for row, name in enumerate(names):
-            axes = grid[row][column]
-            for kind, runs in logs.items():
-                for number, lines in enumerate(runs):
-                    there = [line for line in lines if name in line["policy"]["mean"]]
-                    axes.plot(
-                        [line["round"] for line in there],
-                        [line["policy"]["mean"][name] for line in there],
-                        color=colours[kind],
-                        linewidth=1.2,
-                        label=kind if number == 0 else None,
-                    )
-            tidy(
-                axes,
-                title=title if row == 0 else "",
-                xlabel="round" if row == len(names) - 1 else "",
-                ylabel=label_of(name) if column == 0 else "",
-            )
-    save(figure, path)
+    rows = [(label_of(name), partial(plot, means, name)) for name in names]
+    draw_grid(columns, rows, path, 2.3 * len(names), len(names))
 
 
-def tuned(run: Path) -> list[Mapping[str, Any]]:
-    """The lines of a run's log that have the mean of P(h | psi)."""
-    return [line for line in read_rounds(run) if isinstance((line.get("policy") or {}).get("mean"), dict)]
+def plot(means: Mapping[Path, Means], name: str, axes: Any, runs: Sequence[Path], label: str, color: str) -> None:
+    for number, run in enumerate(runs):
+        there = {round: mean[name] for round, mean in means[run].items() if name in mean}
+        axes.plot(list(there), list(there.values()), color=color, linewidth=1.2, label=None if number else label)
+
+
+def means_of(run: Path) -> Means:
+    """The mean of P(h | psi), in the rounds in whose log it is."""
+    found = {line["round"]: (line.get("policy") or {}).get("mean") for line in read_rounds(run)}
+    return {round: mean for round, mean in found.items() if isinstance(mean, dict)}

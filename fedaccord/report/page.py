@@ -15,8 +15,6 @@ from fedaccord.core.errors import SettingsError
 from fedaccord.core.files import write_durably
 from fedaccord.report.condense import page_data
 
-__all__ = ["content_policy", "page", "page_data", "write_page"]
-
 
 def page(runs: Sequence[Path], live: bool = False) -> str:
     """The whole page. A live one asks its own server for new rounds (see watch.py)."""
@@ -35,11 +33,7 @@ def page(runs: Sequence[Path], live: bool = False) -> str:
 
 def write_page(runs: Sequence[Path], path: Path) -> None:
     """The page as a file that is whole or absent."""
-    text = page(runs).encode()
-    try:
-        write_durably(path, text)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    write_durably(path, page(runs).encode())
 
 
 def content_policy(live: bool) -> str:

@@ -1,6 +1,6 @@
 """What `fedaccord bench` measured, as tables and bars."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,47 +34,53 @@ def table(found: dict[str, Any]) -> str:
         f"{facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB, torch {facts['torch']}; "
         f"medians of {found['repeats']}, load before {facts['load_before']:.1f}"
     ]
-    if "shares" in found:
-        first = next(iter(found["shares"].values()))
-        plain, *others = first["flops_a_step"]
-        heads = [
-            "task",
-            "engine",
-            f"{plain}, ms a client-step",
-            *(f"share of peak: {n}" for n in first["share_of_peak"]),
-        ]
-        heads += ["times the bare loop", *(f"{name} over {plain}: time (FLOPs)" for name in others)]
-        lines += ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for task, entry in found.get("shares", {}).items():
+    parts: dict[str, Callable[[Any], list[str]]]
+    parts = {"shares": share_lines, "methods": overhead_lines, "scaling": scaling_lines}
+    for part, lines_of in parts.items():
+        if part in found:
+            lines += ["", *lines_of(found[part])]
+    return "\n".join(lines) + "\n"
+
+
+def share_lines(shares: Mapping[str, Any]) -> list[str]:
+    """Shares of the peak by task, against the bare loop, and what each method costs."""
+    first = next(iter(shares.values()))
+    plain, *others = first["flops_a_step"]
+    heads = ["task", "engine", f"{plain}, ms a client-step", *(f"share of peak: {n}" for n in first["share_of_peak"])]
+    heads += ["times the bare loop", *(f"{name} over {plain}: time (FLOPs)" for name in others)]
+    rows = []
+    for task, entry in shares.items():
         times, flops = entry["times_the_plain"], entry["times_the_plain_in_flops"]
         cells = [task, entry["engine"].split(":")[0], entry["ms_a_client_step"][plain]]
         cells += [f"{share:.2f}" for share in entry["share_of_peak"].values()]
-        cells += [entry["times_the_bare_loop"], *(f"{times[name]} ({flops[name]})" for name in others)]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    if "methods" in found:
-        lines += ["", *overhead_lines(found["methods"])]
-    if "scaling" in found:
-        lines += [
-            "",
-            "| clients | a round | ms a client-round | to 10 clients | start-up, s | peak, GiB (data) |",
-            "|---" * 6 + "|",
-        ]
-    for entry in found.get("scaling", []):
-        lines.append(
-            f"| {entry['clients']:,} | {entry['cohort']} | {entry['ms_a_client_round']} | {entry['to_10_clients']} | "
-            f"{entry['start_up_s']} | {entry['peak_gib']} ({entry['data_gib']}) |"
-        )
-    return "\n".join(lines) + "\n"
+        rows.append([*cells, entry["times_the_bare_loop"], *(f"{times[name]} ({flops[name]})" for name in others)])
+    return markdown(heads, rows)
 
 
 def overhead_lines(methods: Mapping[str, Any]) -> list[str]:
     """The paper's run-time table as ratios to FA, the paper's own in brackets."""
-    lines = [f"| 30 mini-batches, to FA (paper) | {' | '.join(METHODS)} |", "|---" * (len(METHODS) + 1) + "|"]
+    rows = []
     for task, entry in methods.items():
         printed = SECONDS.get(task.split(",")[0])  # "mnist, 200 trials"
-        cells = [
-            f"{entry[name]['to_FA']:.2f}" + (f" ({printed[name][0] / printed['FA'][0]:.2f})" if printed else "")
-            for name in METHODS
-        ]
-        lines.append(f"| {task} | {' | '.join(cells)} |")
-    return lines
+        beside = {name: f" ({printed[name][0] / printed['FA'][0]:.2f})" if printed else "" for name in METHODS}
+        rows.append([task, *(f"{entry[name]['to_FA']:.2f}{beside[name]}" for name in METHODS)])
+    return markdown(["30 mini-batches, to FA (paper)", *METHODS], rows)
+
+
+def scaling_lines(sizes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Time and memory by the number of clients."""
+    heads = ["clients", "a round", "ms a client-round", "to 10 clients", "start-up, s", "peak, GiB (data)"]
+    names = ("cohort", "ms_a_client_round", "to_10_clients", "start_up_s")
+    return markdown(
+        heads,
+        [
+            [f"{each['clients']:,}", *(each[name] for name in names), f"{each['peak_gib']} ({each['data_gib']})"]
+            for each in sizes
+        ],
+    )
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """A table's lines."""
+    lines = [f"| {' | '.join(map(str, cells))} |" for cells in (heads, *rows)]
+    return [lines[0], "|---" * len(heads) + "|", *lines[1:]]

@@ -60,9 +60,6 @@ def last_value(run: Path) -> float:
     return in_units(values[-1], metric)
 
 
-last_accuracy = last_value
-
-
 def in_units(value: float, metric: MetricNote) -> float:
     """In percent if it is shown as a percentage."""
     return 100 * value if metric.percent else value

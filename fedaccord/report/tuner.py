@@ -30,7 +30,7 @@ def story(lines: Sequence[Mapping[str, Any]], text: str, detail: float) -> dict[
     drawn = [tuned[i] for i in evenly(len(tuned), CURVE, detail)]
     moved = [line for line, after in itertools.zip_longest(tuned, tuned[1:]) if has_moved(line, after)]
     told = [moved[i] for i in evenly(len(moved), SENTENCES, detail)]
-    listed = {line["round"] for line in told}
+    noted, listed = {line["round"]: line for line in (*mapped, *told)}, {line["round"] for line in told}
     return {
         "axes": [
             {"name": axis.name, "label": label_of(axis.name), "values": list(axis.values), "log": axis.log}
@@ -40,7 +40,7 @@ def story(lines: Sequence[Mapping[str, Any]], text: str, detail: float) -> dict[
         "moved": len(moved),
         "curves": curves(drawn, grid),
         "maps": maps(mapped, grid),
-        "notes": [note(line, grid, line["round"] in listed) for line in merge(mapped, told)],
+        "notes": [note(noted[round], grid, round in listed) for round in sorted(noted)],
     }
 
 
@@ -57,12 +57,6 @@ def evenly(count: int, limit: int, detail: float = 1.0) -> list[int]:
     """At most `limit` of the numbers 0 .. count - 1, evenly spaced, the first and the last always among them."""
     kept = min(count, max(2, int(detail * min(count, limit))))
     return sorted(set(np.linspace(0, count - 1, kept).round().astype(int).tolist())) if count else []
-
-
-def merge(*parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Every line once, in the order of the rounds."""
-    found = {line["round"]: line for part in parts for line in part}
-    return [found[round] for round in sorted(found)]
 
 
 def has_moved(line: Mapping[str, Any], after: Mapping[str, Any] | None) -> bool:

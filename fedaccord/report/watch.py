@@ -3,24 +3,25 @@
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from fedaccord.core.errors import FedAccordError, SettingsError
-from fedaccord.report.page import content_policy, page, page_data
+from fedaccord.report.condense import page_data
+from fedaccord.report.page import content_policy, page
 from fedaccord.runtime.folder import METRICS, ROUNDS
 
 ADDRESS = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")  # what a browser on this machine may call it
 
 
-def serve(runs: Sequence[Path], port: int = 0, announce: Callable[[str], None] = print) -> None:
-    """Until Ctrl-C. `announce` gets the page's address once it answers; port 0 takes a free one."""
+def serve(runs: Sequence[Path], port: int = 0) -> None:
+    """Until Ctrl-C. The page's address is printed once it answers; port 0 takes a free one."""
     page(runs, live=True)  # what is wrong with the runs is better said now than in a browser
     with contextlib.suppress(KeyboardInterrupt), make_server(runs, port) as server:
-        announce(f"http://{ADDRESS}:{server.server_port}/")
+        print(f"http://{ADDRESS}:{server.server_port}/")
         server.serve_forever(poll_interval=0.1)
 
 

@@ -41,7 +41,10 @@ class Attendance:
                     lost[client] = why
                 since = self.absent[client].since if client in self.absent else round
                 self.absent[client] = Absence(since, why)
-        said = [f"{who(group)} not count from round {round} on: {why}" for why, group in by_reason(lost)]
+        said = [
+            f"{names(group)} {'does' if len(group) == 1 else 'do'} not count from round {round} on: {why}"
+            for why, group in by_reason(lost)
+        ]
         if back:
             said.append(f"{names(back)} {'counts' if len(back) == 1 else 'count'} again from round {round} on")
         for client in back:
@@ -83,10 +86,6 @@ def by_reason(clients: dict[int, str]) -> list[tuple[str, list[int]]]:
     for client in sorted(clients):
         groups.setdefault(clients[client], []).append(client)
     return list(groups.items())
-
-
-def who(clients: Sequence[int]) -> str:
-    return f"{names(clients)} {'does' if len(clients) == 1 else 'do'}"
 
 
 def names(clients: Sequence[int]) -> str:

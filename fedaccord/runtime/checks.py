@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fedaccord.core.errors import DataError, FedAccordError, SettingsError
 from fedaccord.core.records import ClientData, Examples, LossFunction, Prepare
+from fedaccord.data.sets import check_classes
 
 
 def check_model(
@@ -38,7 +39,7 @@ def check_model(
     finally:
         model.train(was_training)
     if loss is None:
-        check_classes(output, held)
+        check_scores(output, held)
     else:
         check_loss(loss, output, held[0].targets[:2].to(device))
     for number, client in enumerate(clients):
@@ -47,16 +48,10 @@ def check_model(
             break
 
 
-def check_classes(output: object, held: Sequence[Examples]) -> None:
+def check_scores(output: object, held: Sequence[Examples]) -> None:
     """A classification wants class numbers, and a score for each class."""
     for part in held:
-        if part.targets.dim() != 1 or part.targets.is_floating_point():
-            raise DataError(
-                f"targets must be one class number each, got {part.targets.dtype} {tuple(part.targets.shape)}; "
-                "for anything else give a loss of your own: loss=function(output, targets)"
-            )
-        if int(part.targets.min()) < 0:
-            raise DataError("a target is negative")
+        check_classes(part.targets, "the data")
     largest = max(int(part.targets.max()) for part in held)
     if not isinstance(output, Tensor) or output.dim() != 2 or output.shape[1] <= largest:
         given = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"

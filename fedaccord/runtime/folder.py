@@ -15,7 +15,6 @@ that is whole and cuts the log back to it.
 
 import dataclasses
 import datetime
-import fcntl
 import gzip
 import hashlib
 import json
@@ -33,7 +32,7 @@ import torch
 from fedaccord import config
 from fedaccord.config import FIELDS, Settings
 from fedaccord.core.errors import RunError, SettingsError, UpdateRefused
-from fedaccord.core.files import flush_folder, write_durably
+from fedaccord.core.files import flush_folder, lock_folder, write_durably
 from fedaccord.core.packages import decode, encode, flatten, unflatten
 from fedaccord.core.processes import processor_kind
 from fedaccord.core.records import Metric, Params, RoundLog, ServerState, Snapshot
@@ -49,20 +48,11 @@ class RunFolder:
     """An open run folder. Only one process at a time may hold one; the lock dies with the process."""
 
     def __init__(self, path: Path):
-        if not (path / SETTINGS).is_file():
-            raise RunError(f"{path}: not a run folder, it has no {SETTINGS}")
+        settings_file(path)
         if (path / f"{ROUNDS}.gz").is_file():
             raise RunError(f"{path}: is finished, and its weights were let go; only its figures are there")
         self.path = path
-        try:
-            self.lock = open(path / ".lock", "w")
-        except OSError as error:
-            raise RunError(f"{path}: cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.lock.close()
-            raise RunError(f"{path}: another process is working on this run") from None
+        self.lock = lock_folder(path, "another process is working on this run")
         self.log = open(path / ROUNDS, "ab")
 
     @classmethod
@@ -75,7 +65,7 @@ class RunFolder:
             raise RunError(f"{path}: cannot be created: {error.strerror}") from None
         scratch.chmod(0o755)
         (scratch / CHECKPOINTS).mkdir()
-        write(scratch / SETTINGS, config.to_toml(settings).encode())
+        write_durably(scratch / SETTINGS, config.to_toml(settings).encode())
         try:
             scratch.rename(path)
         except OSError:
@@ -100,7 +90,7 @@ class RunFolder:
     def describe(self, metrics: Sequence[Metric]) -> None:
         """Note what the metrics in the log mean: which way is better, and which are shares."""
         about = [{"name": each.name, "higher": each.higher, "percent": each.percent} for each in metrics]
-        write(self.path / METRICS, json.dumps(about).encode())
+        write_durably(self.path / METRICS, json.dumps(about).encode())
 
     def append(self, log: RoundLog) -> None:
         """One line, on disk when this returns."""
@@ -117,7 +107,7 @@ class RunFolder:
         folder = self.path / CHECKPOINTS
         stem = f"{state.round:06d}"
         tensors = encode(flatten(packages_of(state)))
-        write(folder / f"{stem}.safetensors", tensors)
+        write_durably(folder / f"{stem}.safetensors", tensors)
         body = {
             "version": config.VERSION,
             "round": state.round,
@@ -131,7 +121,7 @@ class RunFolder:
             "log_bytes": self.log.tell(),
             "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
         }
-        write(folder / f"{stem}.json", json.dumps(sealed(body), indent=1).encode())
+        write_durably(folder / f"{stem}.json", json.dumps(sealed(body), indent=1).encode())
         for old in sorted(folder.glob("*.json"))[:-GENERATIONS]:
             old.unlink()
         kept = {manifest.stem for manifest in folder.glob("*.json")}
@@ -158,7 +148,7 @@ class RunFolder:
         The start is a checkpoint too, so a log without any means that something was deleted: then nothing is touched.
         """
         manifests = sorted((self.path / CHECKPOINTS).glob("*.json"), reverse=True)
-        if tomllib.loads((self.path / SETTINGS).read_text()).get("version", 1) < config.VERSION:
+        if read_raw(self.path).get("version", 1) < config.VERSION:
             raise RunError(
                 f"{self.path}: was begun by fedaccord 0.1; it can be shown and compared, but not gone on with"
             )
@@ -232,11 +222,21 @@ def sealed(body: dict[str, Any]) -> dict[str, Any]:
     return {"body": body, "sha256": hashlib.sha256(text).hexdigest()}
 
 
+def settings_file(path: Path) -> Path:
+    """The file that makes a folder a run folder; an error if there is none."""
+    if not (path / SETTINGS).is_file():
+        raise RunError(f"{path}: not a run folder, it has no {SETTINGS}")
+    return path / SETTINGS
+
+
+def read_raw(path: Path) -> dict[str, Any]:
+    """The settings as they are written in a run folder."""
+    return tomllib.loads(settings_file(path).read_text(encoding="utf-8"))
+
+
 def read_settings(path: Path) -> Settings:
     """The settings of a run folder, of this version or an earlier one."""
-    file = path / SETTINGS
-    if not file.is_file():
-        raise RunError(f"{path}: not a run folder, it has no {SETTINGS}")
+    file = settings_file(path)
     values = config.read_toml(file)
     try:
         return config.make(values)
@@ -251,9 +251,6 @@ class MetricNote:
     name: str
     higher: bool = True
     percent: bool = False
-
-    def show(self, value: float, digits: int = 2) -> str:
-        return f"{100 * value:.{digits}f} %" if self.percent else f"{value:.{digits + 2}g}"
 
 
 def read_metrics(path: Path) -> list[MetricNote]:
@@ -293,18 +290,12 @@ def pack(path: Path) -> None:
     """Keep of a finished run what tables and pictures need, settings and log, and let the weights go."""
     log = path / ROUNDS
     if log.is_file():
-        write(path / f"{ROUNDS}.gz", gzip.compress(log.read_bytes(), 9, mtime=0))  # no time of day: same log, same file
+        packed = gzip.compress(log.read_bytes(), 9, mtime=0)  # no time of day: the same log, the same file
+        write_durably(path / f"{ROUNDS}.gz", packed)
         log.unlink()
     for name in (CHECKPOINTS, PRIVATE):
         shutil.rmtree(path / name, ignore_errors=True)
     (path / ".lock").unlink(missing_ok=True)
-
-
-def write(path: Path, data: bytes) -> None:
-    try:
-        write_durably(path, data)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def free_name(root: Path, settings: Settings) -> Path:

@@ -2,10 +2,8 @@
 
 import dataclasses
 import json
-import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -23,12 +21,17 @@ SHOWN_CLIENTS = 12
 QUIET_SECONDS = 2.0
 
 
-class View(Protocol):
-    def begin(self, done: Sequence[RoundLog]) -> None: ...
+class View:
+    """Somebody who is told how a run goes. Override what is needed."""
 
-    def show(self, log: RoundLog) -> None: ...
+    def begin(self, done: Sequence[RoundLog]) -> None:
+        """Before anything runs; after a resume with all rounds that were done before."""
 
-    def end(self) -> None: ...
+    def show(self, log: RoundLog) -> None:
+        """After each round."""
+
+    def end(self) -> None:
+        """At the end, however it came."""
 
 
 def choose(setup: Setup, as_json: bool) -> View:
@@ -38,20 +41,14 @@ def choose(setup: Setup, as_json: bool) -> View:
     return LiveView(setup, console) if console.is_terminal else LineView(setup)
 
 
-class JsonView:
+class JsonView(View):
     """Every round as the line of rounds.jsonl, on standard output."""
-
-    def begin(self, done: Sequence[RoundLog]) -> None:
-        pass
 
     def show(self, log: RoundLog) -> None:
         print(json.dumps(dataclasses.asdict(log)), flush=True)
 
-    def end(self) -> None:
-        pass
 
-
-class LineView:
+class LineView(View):
     """A line every few seconds, for a file or a pipe."""
 
     def __init__(self, setup: Setup):
@@ -76,11 +73,8 @@ class LineView:
             for sentence in news:
                 print(f"  {sentence}", flush=True)
 
-    def end(self) -> None:
-        sys.stdout.flush()
 
-
-class LiveView:
+class LiveView(View):
     """One picture that changes in place: the curves, and every client with what it holds and what it did."""
 
     def __init__(self, setup: Setup, console: Console):

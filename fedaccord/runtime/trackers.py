@@ -38,7 +38,7 @@ def figures(log: RoundLog) -> dict[str, float]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-class CsvTracker:
+class CsvTracker(View):
     """rounds.csv: a line a round, written anew from the log at every start."""
 
     def __init__(self, folder: RunFolder, metrics: Sequence[str]):
@@ -69,7 +69,7 @@ class CsvTracker:
             self.file.close()
 
 
-class TensorBoardTracker:
+class TensorBoardTracker(View):
     """Event files in the run folder's tensorboard/."""
 
     def __init__(self, folder: RunFolder):
@@ -95,7 +95,7 @@ class TensorBoardTracker:
             self.writer.close()
 
 
-class MlflowTracker:
+class MlflowTracker(View):
     """A run in the store that MLFLOW_TRACKING_URI names, else in a database in the run folder."""
 
     def __init__(self, folder: RunFolder, settings: Mapping[str, Any]):
@@ -137,7 +137,7 @@ class MlflowTracker:
             self.client.set_terminated(self.run)
 
 
-class Together:
+class Together(View):
     """Several views as one."""
 
     def __init__(self, views: Sequence[View]):

@@ -25,7 +25,7 @@ def federation(tmp_path, monkeypatch):
         folder = tmp_path / "federation"
         folder.mkdir()
         (folder / "settings.toml").write_text(config.to_toml(settings))
-        made.append(LocalFederation(folder, folder / "settings.toml", nodes, **more))
+        made.append(LocalFederation(folder, nodes, **more))
         return made[-1]
 
     yield make

@@ -14,7 +14,7 @@ from fedaccord.cli import main
 from fedaccord.client.store import ClientStore
 from fedaccord.core.packages import decode
 from fedaccord.engines.serial import SerialEngine
-from fedaccord.flower import server
+from fedaccord.flower import server, wire
 from fedaccord.flower.certificates import make_authority, make_node_key
 from fedaccord.flower.wire import records_of
 from fedaccord.runtime.build import from_task
@@ -270,14 +270,14 @@ def test_a_round_with_bad_clients_equals_the_round_without_them(federation, tmp_
     for part in local.members:
         log = local.folder / f"{part.name}.log"
         wait_for(lambda log=log: "is connected" in log.read_text())
-    read, answered, real = server.read_update, set(), time.monotonic
+    read, answered, real = wire.read_update, set(), time.monotonic
 
     def spy(client, *rest):
         answered.add(client)
         return read(client, *rest)
 
     late = SimpleNamespace(monotonic=lambda: real() + 3600.0 * (len(answered) == 5), sleep=time.sleep)
-    monkeypatch.setattr(server, "read_update", spy)
+    monkeypatch.setattr(wire, "read_update", spy)
     monkeypatch.setattr(server, "time", late)
     with grid_of(local) as grid:
         outcome = serve_task(

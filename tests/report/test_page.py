@@ -455,7 +455,7 @@ def test_wrong_input_is_told(tmp_path):
     with pytest.raises(RunError, match=r"settings cannot be read.*colour"):
         page_data([tmp_path / "wrong"])
     for target in (tmp_path / "none" / "page.html", tmp_path):
-        with pytest.raises(SettingsError, match="cannot be written"):
+        with pytest.raises(RunError, match="cannot be written"):
             write_page([run], target)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["list", "run", "wrong"]
 
