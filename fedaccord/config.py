@@ -23,23 +23,8 @@ from fedaccord.core.settings import LENGTH, NUMERICS, OBSERVATION, OPERATION, SE
 if TYPE_CHECKING:
     from fedaccord.core.protocols import Method
 
-PAPER = {
-    "weighting": "population",
-    "cohorts": "random",
-    "yardstick": "cross-entropy",
-    "guards": False,
-    "average": False,
-    "psi": "ascent",
-    "hyper_lr": 0.01,
-    "interval": 5,
-    "precision": 85.0,
-    "align": False,
-    "rm_step": 0.0,
-    "grid": "lr = 0.05..0.5/9 log; steps = 5..45/9",
-}
-"""What --paper means: everything as printed, where the default is otherwise."""
-EARLIER = {"cohorts": "random", "average": False, "psi": "ascent", "align": False, "rm_step": 0.0}
-"""What 0.1 did, which had no settings for it."""
+OURS = ("weighting", "yardstick", "guards")
+"""Where 0.1 differed from the paper already; in everything else that is new since, it did what is printed."""
 VERSION = 2
 """Of the run folder: what its files look like. Folders without one are of 0.1; they can still be read."""
 GRID = "lr = 0.003..1/13 log; steps = 1, 2, 3, 5, 8, 13, 20, 32, 50 log"
@@ -92,6 +77,7 @@ class Settings:
         "passes",
         ("passes", "random"),
         "Who trains: everyone once in 1/C rounds, in ever new orders, or at random",
+        printed="random",
     )
     rounds: int = at_least(1, 100, "Number of rounds, T.", role=LENGTH)
     seed: int = at_least(0, 0, "Seed of everything random: start, split, cohorts, mini-batches, augmentation.")
@@ -105,13 +91,20 @@ class Settings:
     entropy_min: float | None = at_least(0, None, "H_min of Eq. 8 in nats (0.87 ln K for K classes).", hyper=True)
     entropy_weight: float = at_least(0, 1.0, "Weight of the entropy term, Eq. 8; 0 turns it off.", hyper=True)
     weighting: str = one_of(
-        "cohort", ("cohort", "population"), "N of line 14: the cohort's data, or all data as printed"
+        "cohort",
+        ("cohort", "population"),
+        "N of line 14: the cohort's data, or all data as printed",
+        printed="population",
     )
 
-    grid: str = setting(GRID, "What a tuner chooses from: name = low..high/count [log]; name = value, value, ...")
+    grid: str = setting(
+        GRID,
+        "What a tuner chooses from: name = low..high/count [log]; name = value, value, ...",
+        printed="lr = 0.05..0.5/9 log; steps = 5..45/9",
+    )
     start: str = setting("", "Where a tuner starts, such as: lr = 0.1, steps = 20 (the middle of the grid if empty).")
     replay: str = setting("", "A run folder whose hyper-parameters are used again, round by round.")
-    guards: bool = setting(True, "Clip rewards, shorten or roll back a round that blew up.")
+    guards: bool = setting(True, "Clip rewards, shorten or roll back a round that blew up.", printed=False)
 
     classes_per_client: int = at_least(1, 2, "Classes a client, for split = classes.")
     alpha: float = above(0, 0.5, "Concentration, for split = dirichlet and quantity; smaller is more uneven.")
@@ -122,7 +115,10 @@ class Settings:
     )
     evaluate: str = one_of("server", ("server", "clients"), "Who measures L_t: the server on its set, or the clients")
     yardstick: str = one_of(
-        "objective", ("objective", "cross-entropy"), "What L_t is: the clients' loss with its entropy term, or without"
+        "objective",
+        ("objective", "cross-entropy"),
+        "What L_t is: the clients' loss with its entropy term, or without",
+        printed="cross-entropy",
     )
     reports: str = one_of("mean", ("mean", "median"), "How the clients' losses are averaged; the median resists liars")
     paired: bool = setting(
@@ -213,6 +209,18 @@ def table(method: "Method | None" = None) -> dict[str, Setting]:
     return {**FIELDS, **{each.name: each for each in SERVER_SETTINGS}, **known, **brought}
 
 
+def brought(method: "Method") -> dict[str, Setting]:
+    """The settings of a run with this method."""
+    from fedaccord.server.steps import SERVER_SETTINGS
+
+    return {**FIELDS, **{each.name: each for each in SERVER_SETTINGS}, **method.settings}
+
+
+def printed(method: "Method") -> dict[str, Any]:
+    """What --paper means: everything as the paper prints it, where the default is otherwise."""
+    return {name: each.printed for name, each in brought(method).items() if each.printed is not None}
+
+
 def known(name: str, among: Mapping[str, Setting]) -> Setting:
     if name in among:
         return among[name]
@@ -244,11 +252,13 @@ def read_toml(path: Path) -> dict[str, Any]:
     if not isinstance(version, int) or version > VERSION:
         raise SettingsError(f"{path}: is of version {version!r}; this fedaccord reads up to {VERSION}")
     values = {RENAMED.get(name, name): value for name, value in values.items()}
-    if version == 1 and "task" in values:  # a run folder's settings, all of them; not a person's few
-        values = {**EARLIER, **values}
     try:
         method = values.get("method")
-        there = table(find(method) if isinstance(method, str) else None)
+        found = find(method if isinstance(method, str) else FIELDS["method"].default)
+        if version == 1 and "task" in values:  # a run folder's settings, all that there were; not a person's few
+            new = {name: value for name, value in printed(found).items() if name not in OURS}
+            values = {**new, **values}
+        there = table(found)
         for name, value in values.items():
             if known(name, there).kind is float and type(value) is int:
                 values[name] = float(value)

@@ -67,21 +67,18 @@ def listed(text: str) -> list[str]:
 def given(options: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that were typed; --set wins over a setting's own option."""
     from fedaccord.methods.registry import find
-    from fedaccord.server.steps import SERVER_SETTINGS
 
     there = config.table()
     methods = [find(method) for method in methods_of(options)] or [find(FIELDS["method"].default)]
-    brought = {**FIELDS, **{each.name: each for each in SERVER_SETTINGS}}
     for method in methods:
-        brought |= method.settings
-    there |= brought
+        there |= method.settings
     typed = {
         name: each.parse(text)
         for name, each in there.items()
         if name != "task" and isinstance(text := getattr(options, name, None), str)
     }
     if getattr(options, "paper", False):
-        typed = {name: value for name, value in config.PAPER.items() if name in brought} | typed
+        typed = {name: value for method in methods for name, value in config.printed(method).items()} | typed
     typed |= dict(config.parse_assignment(text, there) for text in getattr(options, "set", []))
     return typed | ({"method": lasting(typed["method"])} if "method" in typed else {})
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from fedaccord.cli.options import add_json, add_settings, settings_by_owner, settings_of
 from fedaccord.cli.outcome import carry_on, say
-from fedaccord.config import PAPER
 from fedaccord.core.errors import RunError
 
 
@@ -31,7 +30,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
     run.add_argument(
         "--paper",
         action="store_true",
-        help="everything as the paper prints it: " + ", ".join(f"{name} = {value}" for name, value in PAPER.items()),
+        help="everything as the paper prints it: random cohorts, its weights, no guards, plain ascent ...",
     )
     for title, settings in settings_by_owner(words).items() if words[:1] == ["run"] else ():
         add_settings(run, settings, title)

@@ -38,6 +38,7 @@ class Setting:
     optional: bool = False
     role: str = EXPERIMENT
     hyper: bool = False
+    printed: Any = None  # what the paper does, where the default is otherwise: --paper, and what 0.1 did
 
     def validate(self, value: Any) -> None:
         """Raise a SettingsError that says what was expected, unless the value will do."""

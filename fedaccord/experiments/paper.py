@@ -16,12 +16,16 @@ from fedaccord.core.files import make_folder, write_durably
 from fedaccord.experiments import runner as compare
 from fedaccord.experiments import study as studies
 from fedaccord.experiments.study import Row, Study
+from fedaccord.methods.registry import find
 from fedaccord.report import curves, evolution, paper, speed, tables
 
 ROWS = (("iid", 1.0), ("non-iid", 1.0), ("iid", 0.5), ("non-iid", 0.5))
 NO_WD = ("FA", "FA+RM+AH", "FA+RM", "FA+AH")
 FIXED = ("FA", "FA+WD", "FA+RM")
-BEFORE = {**config.EARLIER, "hyper_lr": 0.01, "interval": 5, "precision": 85.0}  # how the runs in results/ were made
+# how the runs in results/ were made: as printed, but with the cohort's weights, guards, and the clients' own yardstick
+BEFORE = {
+    **config.printed(find("FA+RM+AH")), "weighting": "cohort", "guards": True, "yardstick": "objective"
+}  # fmt: skip
 OFTEN = {"test_every": 5, "checkpoint_every": 5, **BEFORE}
 SELDOM = {"test_every": 20, "checkpoint_every": 50, **BEFORE}
 GRIDS = {

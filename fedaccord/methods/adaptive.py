@@ -24,14 +24,20 @@ class AdaptiveHyper(Part):
             "psi",
             SCALED,
             "How AH moves psi: plain ascent as printed, Adam, by scaled advantages, or (a control) at random",
+            printed=ASCENT,
         ),
-        at_least(0, "hyper_lr", 0.05, "eta_H, the rate at which AH learns."),
-        setting("align", True, "Begin with many SGD iterations where the clients' first steps agree, else with few."),
-        at_least(
-            1, "hold", 4, "Rounds for which AH holds a choice, at least; whole passes over the clients if it can."
+        at_least(0, "hyper_lr", 0.05, "eta_H, the rate at which AH learns.", printed=0.01),
+        setting(
+            "align",
+            True,
+            "Begin with many SGD iterations where the clients' first steps agree, else with few.",
+            printed=False,
         ),
-        at_least(1, "interval", 10, "Z, how many choices back AH looks."),
-        setting("precision", 200.0, "A_1 = precision * I.", check=lambda v: 5 <= v <= 400, expected="5 to 400"),
+        at_least(1, "hold", 4, "Rounds that AH holds a choice for, at least; whole passes if it can.", printed=1),
+        at_least(1, "interval", 10, "Z, how many choices back AH looks.", printed=5),
+        setting(
+            "precision", 200.0, "A_1 = precision * I.", check=lambda v: 5 <= v <= 400, expected="5 to 400", printed=85.0
+        ),
         setting("diagonal", False, "Keep A diagonal: cheaper for many hyper-parameters, no correlations."),
         one_of(
             ("causal", "centred"),

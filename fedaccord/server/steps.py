@@ -102,7 +102,12 @@ class RunningMean(Part):
     name = "average"
     about = "keeps two running means of the global model, which may be handed out in its place"
     settings = (
-        setting("average", True, "Keep running means of the model: one is rewarded, and the best is handed out."),
+        setting(
+            "average",
+            True,
+            "Keep running means of the model: one is rewarded, and the best is handed out.",
+            printed=False,
+        ),
     )
 
     def __init__(self, on: bool = True):

@@ -84,9 +84,7 @@ class RepresentationMatching(Part):
         hyper(at_least(0, "rm_weight", 1e-4, "Weight of the matching loss, Eq. 1.")),
         setting("rm_layers", "", "Layers of interest by name, with commas (found if empty; see `fedaccord matching`)."),
         at_least(0, "rm_kernel", 0, "Size of the matching convolutions (0: that of the layer they reverse)."),
-        at_least(
-            0, "rm_step", 0.0, "Size of theta_i's gradients, times the rate (0: as the weighted loss gives them)."
-        ),
+        at_least(0, "rm_step", 0.03, "Size of theta_i's gradients (0: as the weighted loss gives them).", printed=0.0),
         at_least(0, "rm_batch", 0, "Examples of a mini-batch that are matched (0: all)."),
         one_of(("persistent", "fresh"), "rm_memory", "persistent", "Whether theta_i is kept or starts anew each round"),
     )
