@@ -81,6 +81,10 @@ class Settings:
     )
     rounds: int = at_least(1, 100, "Number of rounds, T.", role=LENGTH)
     seed: int = at_least(0, 0, "Seed of everything random: start, split, cohorts, mini-batches, augmentation.")
+    init: str = one_of(
+        "as-given", ("as-given", "he", "unit-variance"),
+        "First weights of Linear layers and convolutions: the model's own, He's draw, or that draw scaled on examples",
+    )  # fmt: skip
 
     lr: float = above(0, 0.1, "Learning rate of the first round (fixed schedule).")
     lr_decay: float = share(1.0, "Factor on the learning rate after each round (fixed schedule).")

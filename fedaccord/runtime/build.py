@@ -1,7 +1,7 @@
 """From a task and settings to an Experiment that is ready to run on this machine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from fedaccord.policy.schedule import FixedSchedule, Replay
 from fedaccord.runtime.checks import check_model, find_device, lay_out
 from fedaccord.runtime.folder import read_rounds
 from fedaccord.runtime.parts import Parts, parts_of
+from fedaccord.runtime.start import start_model
 from fedaccord.server.chain import ServerChain
 from fedaccord.server.evaluate import ClientLosses, Evaluator
 from fedaccord.server.guard import guard
@@ -43,6 +44,7 @@ class Setup:
     metrics: tuple[Metric, ...] = ()  # what is measured on the test set
     counts: np.ndarray | None = None  # examples by client and class
     classes: tuple[str, ...] = ()
+    remarks: list[str] = field(default_factory=list)  # what a person should know before the first round
 
     @property
     def params(self) -> Params:
@@ -58,6 +60,7 @@ def simulation_of(parts: Parts) -> Setup:
     """Server and clients on this machine, with the engine that suits them or was asked for."""
     settings, clients = parts.settings, parts.clients
     site = site_of(parts, [each for each in (parts.validation, parts.test) if each is not None])
+    remarks = start_model(parts)
     cohort = cohort_size(len(clients), settings.fraction)
     first = hyper_of(settings, parts.method)
     engine = choose(settings.engine, Request(site, first, cohort, settings.workers, settings.address))
@@ -69,13 +72,15 @@ def simulation_of(parts: Parts) -> Setup:
     )
     told = f"{engine.name}: {engine.why}"
     resolved = replace(settings, engine=engine.name)
-    return setup_of(replace(parts, settings=resolved), experiment, told)
+    return setup_of(replace(parts, settings=resolved), experiment, told, remarks)
 
 
-def setup_of(parts: Parts, experiment: Experiment, told: str) -> Setup:
-    """`told`: which engine runs the clients, and why."""
+def setup_of(parts: Parts, experiment: Experiment, told: str, remarks: list[str]) -> Setup:
+    """`told`: which engine runs the clients, and why; `remarks`: what there is to say about the model's start."""
     measured = parts.metrics if experiment.metrics is not None else ()
-    return Setup(parts.settings, parts.method, experiment, parts.model, told, measured, parts.counts, parts.classes)
+    return Setup(
+        parts.settings, parts.method, experiment, parts.model, told, measured, parts.counts, parts.classes, remarks
+    )
 
 
 def site_of(parts: Parts, others: Sequence[Examples] = ()) -> Site:
@@ -83,7 +88,7 @@ def site_of(parts: Parts, others: Sequence[Examples] = ()) -> Site:
     settings, model, clients, prepare = parts.settings, parts.model, parts.clients, parts.prepare
     device = find_device(settings.device)
     model.to(device)
-    check_model(model, clients, others, prepare, parts.loss, device)
+    check_model(model, clients, others, prepare, parts.loss, device, settings.seed)
     example = prepare(next(client.inputs[:2] for client in clients if len(client)).clone().to(device), None)
     lay_out(model, example)
     return Site(

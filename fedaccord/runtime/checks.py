@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedaccord.core.errors import DataError, FedAccordError, SettingsError
 from fedaccord.core.records import ClientData, Examples, LossFunction, Prepare
+from fedaccord.core.seeds import global_seed
 from fedaccord.data.sets import check_classes
 
 
@@ -18,10 +20,12 @@ def check_model(
     prepare: Prepare,
     loss: LossFunction | None,
     device: torch.device,
+    seed: int = 0,
 ) -> None:
     """One trial on two examples: a model that does not fit the data is told in one line, before anything runs.
 
-    `loss` is the task's own; None: a classification, which wants a score for each class.
+    `loss` is the task's own; None: a classification, which wants a score for each class. `seed` is for layers that
+    take their size from the data, and draw their weights in this trial.
     """
     held = [part for part in (*clients, *others) if len(part)]
     if not any(len(client) for client in clients):
@@ -30,7 +34,7 @@ def check_model(
         raise DataError("the validation or test set is empty")
     was_training = model.training
     try:
-        with torch.no_grad():
+        with torch.no_grad(), global_seed(seed, "lazy"):
             output = model.eval()(prepare(held[0].inputs[:2].clone().to(device), None))
     except FedAccordError:
         raise
@@ -78,6 +82,21 @@ def check_alone(model: nn.Module, client: int, inputs: Tensor) -> None:
             f"client {client} has a single example, and the model cannot be trained on that: {error}; give it another "
             "example, leave it out, or use GroupNorm or LayerNorm in place of BatchNorm"
         ) from error
+
+
+def settle_sizes(model: nn.Module, inputs: Tensor | None, seed: int) -> None:
+    """Give layers that take their size from the data (LazyLinear) their first weights, where no client is checked."""
+    if not any(map(is_lazy, model.parameters())):
+        return
+    if inputs is None:
+        raise SettingsError(
+            "the model has a layer without a size (LazyLinear), and the server has no examples that would give it one: "
+            "write its size, or give the server a validation or test set"
+        )
+    was_training = model.training
+    with torch.no_grad(), global_seed(seed, "lazy"):
+        model.eval()(inputs)
+    model.train(was_training)
 
 
 def lay_out(model: nn.Module, inputs: Tensor) -> None:

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 
-import torch
 from torch import nn
 
 from fedaccord.core.algorithm import run, start
 from fedaccord.core.errors import RunError
-from fedaccord.core.processes import processor_kind
+from fedaccord.core.processes import processor_kind, torch_threads
 from fedaccord.core.protocols import Engine
 from fedaccord.core.records import Params, RoundLog, ServerState, Snapshot
 from fedaccord.runtime.attendance import Attendance, attendance
@@ -56,6 +55,8 @@ def drive(setup: Setup, folder: RunFolder | None, view: View | None) -> Outcome:
             if state.round < settings.rounds:
                 tell_of_another_processor(found.processor, folder)
         else:
+            for sentence in setup.remarks:
+                tell(sentence)
             state = start(experiment, setup.params)
             if folder:
                 folder.describe(setup.metrics)
@@ -94,12 +95,15 @@ def tell_of_another_processor(before: str, folder: RunFolder) -> None:
     """Say in one line that from here on the bits may not be those of the processor that the run was on before."""
     now = processor_kind()
     if before and before != now:
-        print(
-            f"fedaccord: {folder.path}: the run was on another kind of processor so far ({before}; this one: {now}): "
-            "from here on the last digits may differ",
-            file=sys.stderr,
-            flush=True,
+        tell(
+            f"{folder.path}: the run was on another kind of processor so far ({before}; this one: {now}): "
+            "from here on the last digits may differ"
         )
+
+
+def tell(sentence: str) -> None:
+    """Print a line that everybody should see, whatever view there is."""
+    print(f"fedaccord: {sentence}", file=sys.stderr, flush=True)
 
 
 def checkpoint(engine: Engine, folder: RunFolder, state: ServerState, about: str = "") -> None:
@@ -143,13 +147,3 @@ def stop_request() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

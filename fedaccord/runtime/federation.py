@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from fedaccord.config import Settings
 from fedaccord.core.errors import SettingsError
 from fedaccord.runtime.build import experiment_for, setup_of, site_of
-from fedaccord.runtime.checks import find_device, lay_out
+from fedaccord.runtime.checks import find_device, lay_out, settle_sizes
 from fedaccord.runtime.drive import Outcome, drive
 from fedaccord.runtime.folder import SETTINGS, RunFolder, experiment_of
 from fedaccord.runtime.live import LineView
 from fedaccord.runtime.parts import client_parts, clients_of, parts_of, server_parts
+from fedaccord.runtime.start import start_model
 from fedaccord.tasks import PRESETS, Task
 
 if TYPE_CHECKING:  # the command line must be able to say that Flower is not installed
@@ -68,11 +69,15 @@ def serve_task(
     settings, model = parts.settings, parts.model
     model.to(find_device(settings.device))
     examples = parts.validation if parts.validation is not None else parts.test
-    if examples is not None:
-        lay_out(model, parts.prepare(examples.inputs[:2].clone(), None))
+    example = None if examples is None else parts.prepare(examples.inputs[:2].clone(), None)
+    settle_sizes(model, example, settings.seed)
+    if example is not None:
+        lay_out(model, example)
+    remarks = start_model(parts)  # here alone: the clients receive w_1
     keeps = bool(parts.method.slots("client"))
     engine = FlowerEngine(grid, experiment_of(settings), settings.deadline, settings.min_replies, keeps)
-    setup = setup_of(parts, experiment_for(parts, engine, clients_of(settings)), "flower: a real federation")
+    experiment = experiment_for(parts, engine, clients_of(settings))
+    setup = setup_of(parts, experiment, "flower: a real federation", remarks)
     opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)
     with opened as place:
         return drive(setup, place, choose_view(setup))
