@@ -71,7 +71,9 @@ class Settings:
     task: str = setting("digits", "A named task, a folder of pictures by class, an .npz file, or file.py:name.")
     method: str = setting("FA", "What clients and server do: a name such as FA+RM+AH, or file.py:name.")
     split: str = one_of("non-iid", SPLITS, "How the data is divided among the clients; non-iid: one class a client")
-    clients: int | None = at_least(1, None, "Number of clients, K (10; natural split: as many as the data names).")
+    clients: int | None = at_least(
+        1, None, "Number of clients, K (10; natural split: one for each owner, or owners grouped at random into K)."
+    )
     fraction: float = share(1.0, "Share of the clients that train in a round, C.")
     cohorts: str = one_of(
         "passes",

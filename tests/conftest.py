@@ -62,7 +62,7 @@ def real_set(monkeypatch: pytest.MonkeyPatch) -> Callable[[Source], Path]:
     return use
 
 
-TOGETHER = {"test_browser.py", "test_compare.py", "test_page.py", "test_ray.py", "test_reproduce.py"}
+TOGETHER = {"test_browser.py", "test_compare.py", "test_lab.py", "test_page.py", "test_ray.py", "test_reproduce.py"}
 """Files whose tests share a fixture that takes long: they run in one process, so that it is made once."""
 
 
@@ -78,7 +78,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFixture(config, log)
 
 
-LONG = {"study", "remade", "cluster", "browser", "real"}
+LONG = {"study", "remade", "measured", "cluster", "browser", "real"}
 """Fixtures that take long: whatever needs one is slow."""
 
 

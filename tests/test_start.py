@@ -79,12 +79,26 @@ def test_he_weights_have_variance_two_over_the_inputs_of_an_output(make, shape, 
     Paddings of the transposed convolutions cut off the rim, where outputs have fewer inputs.
     """
     inputs = noise(*shape)
-    layer = started(make(), inputs, "he")
+    layer, _ = started(nn.ModuleList([make(), nn.Linear(1, 1)]), None, "he")  # the last is made smaller
     assert float(layer.weight.var()) == pytest.approx(2 / fan_in, rel=0.05)
     assert float(layer.bias.abs().max()) == 0
     output = layer(inputs.inputs)
     assert float(output.square().mean()) == pytest.approx(2, rel=0.05)
     assert float(output.relu().square().mean()) == pytest.approx(1, rel=0.05)
+
+
+def test_hes_last_layer_is_a_tenth_whatever_the_order_in_which_layers_were_made():
+    class Backwards(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head, self.body = nn.Linear(400, 300), nn.Linear(200, 400)
+
+        def forward(self, x):
+            return self.head(self.body(x).relu())
+
+    model = started(Backwards(), noise(8, 200), "he")
+    assert float(model.body.weight.var()) == pytest.approx(2 / 200, rel=0.05)
+    assert float(model.head.weight.var()) == pytest.approx(0.1**2 * 2 / 400, rel=0.05)
 
 
 def test_he_needs_no_examples():
@@ -397,8 +411,8 @@ def test_the_six_layers_of_the_paper_let_the_signal_die(width, pictures):
 
 
 def test_scores_that_explode_are_told_of_with_the_layer_where_it_begins(pictures):
-    """All weights of He's start three times as large: three layers on, the scores are 27 times as large."""
-    model = scaled(started(mnist_mlp(1024), pictures, "he"), 3)
+    """All weights of He's start nine times as large: two layers on, what they give is 81 times as large."""
+    model = scaled(started(mnist_mlp(1024), pictures, "he"), 9)
     (line,) = start_model(parts_for(model, pictures))
     assert line.startswith("the signal explodes in the model as it starts: what reaches layer ")
     model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 50), nn.ReLU(), scaled(nn.Linear(50, 10), 1000))

@@ -1,4 +1,4 @@
-"""`fedaccord bench` measures speed on this machine."""
+"""`fedaccord bench` measures speed on this machine; `fedaccord bench tuner` is in tuner.py."""
 
 import argparse
 import json
@@ -9,16 +9,21 @@ from typing import Any
 
 from fedaccord.cli.options import listed
 from fedaccord.cli.outcome import progress
+from fedaccord.cli.tuner import add_tuner
 from fedaccord.core.errors import SettingsError
 
 
 def add(commands: Any, words: Sequence[str]) -> None:
-    """Add the parser of bench."""
+    """Add the parser of bench; `bench tuner`, which measures accuracy, has one of its own."""
+    if list(words[:2]) == ["bench", "tuner"]:
+        add_tuner(commands.add_parser("bench").add_subparsers(required=True))
+        return
     bench = commands.add_parser(
         "bench",
-        help="measure speed on this machine",
+        help="measure speed on this machine, or the regret of tuners",
         description="Measure speed on this machine, as ratios: shares (of the matrix-product peak, and against a bare "
-        "PyTorch loop), methods (the paper's run-time table), scaling (10 to 10,000 clients).",
+        "PyTorch loop), methods (the paper's run-time table), scaling (10 to 10,000 clients). `fedaccord bench tuner` "
+        "measures accuracy instead, and has options of its own: see `fedaccord bench tuner --help`.",
     )
     bench.add_argument("parts", nargs="*", metavar="PART", help="shares, methods, scaling (all)")
     bench.add_argument("--tasks", default="mnist", help="with commas: digits, mnist, cifar10, kws (mnist)")

@@ -28,6 +28,10 @@ CATALOG = {
 }
 
 
+ABSENT = "not here yet"
+"""Where a set is that is not on this machine."""
+
+
 def entry(name: str) -> Entry:
     if name not in CATALOG:
         raise SettingsError(f"unknown data set '{name}': expected one of {', '.join(CATALOG)}")
@@ -42,7 +46,7 @@ def where(name: str) -> str:
     found = sources.where(source)
     if found is None and name == "speech_commands" and speech_commands.derived_file().exists():
         found = speech_commands.derived_file().parent
-    return "not here yet" if found is None else str(found)
+    return ABSENT if found is None else str(found)
 
 
 def fetch(name: str, wavs: Path | None = None) -> str:
@@ -53,7 +57,7 @@ def fetch(name: str, wavs: Path | None = None) -> str:
     if source is None:
         return "built in"
     if name == "speech_commands":
-        return str(speech_commands.fetch(wavs)) if wavs or where(name) == "not here yet" else where(name)
+        return str(speech_commands.fetch(wavs)) if wavs or where(name) == ABSENT else where(name)
     try:
         found = sources.where(source) if sources.find(source) else None
     except DataError:
@@ -64,7 +68,7 @@ def fetch(name: str, wavs: Path | None = None) -> str:
 def verify(name: str) -> list[str]:
     """Check every byte that is here, then parse it; one line a file. Raises DataError at the first fault."""
     source = entry(name).source
-    if where(name) == "not here yet":
+    if where(name) == ABSENT:
         raise DataError(f"{name}: not on this machine; `fedaccord data fetch {name}` gets it")
     files = (sources.find(source) if source else None) or {}
     lines = [f"{file}: {len(data):,} bytes, SHA-256 as pinned" for file, data in files.items()]

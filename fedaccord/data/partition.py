@@ -27,11 +27,11 @@ class Split:
 
 
 def partition(split: Split, labels: np.ndarray, rng: Rng, natural: np.ndarray | None = None) -> np.ndarray:
-    """The owner (0 ... clients - 1) of each example. `natural` gives known client ids for the natural split."""
+    """The owner (0 ... clients - 1) of each example. `natural` says whom each came from, for the natural split."""
     if split.kind == "natural":
         if natural is None:
             raise SplitError("this data does not say whom each example came from; choose another split")
-        return np.unique(natural, return_inverse=True)[1]
+        return grouped(natural, split.clients, rng)
     if split.kind not in KINDS:
         raise SplitError(f"unknown split '{split.kind}', expected one of {', '.join([*KINDS, 'natural'])}")
     if split.clients > len(labels) and not split.allow_empty:
@@ -41,6 +41,18 @@ def partition(split: Split, labels: np.ndarray, rng: Rng, natural: np.ndarray | 
         )
     owner = KINDS[split.kind](split, labels, rng)
     return owner if split.allow_empty else fill_empty(owner, split.clients, rng)
+
+
+def grouped(natural: np.ndarray, clients: int, rng: Rng) -> np.ndarray:
+    """Make each natural owner one client, in order; with fewer clients, deal whole owners to them at random.
+
+    Clients then have equally many owners to within one.
+    """
+    owners, number = np.unique(natural, return_inverse=True)
+    if clients >= len(owners):
+        return number
+    client: np.ndarray = rng.permutation(np.arange(len(owners)) % clients)[number]
+    return client
 
 
 def iid(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:

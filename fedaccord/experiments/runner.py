@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fedaccord.config import Settings
+from fedaccord.core.errors import FedAccordError
 from fedaccord.core.files import make_folder
 from fedaccord.core.processes import die_with, usable_cores
 from fedaccord.experiments.study import Cell, done
@@ -38,25 +39,41 @@ class Lane:
     going: bool = False
 
 
-def run_missing(todo: Sequence[Cell], folder: Path, lanes: int | None = None, keep: bool = False) -> list[str]:
+def nothing_more() -> Sequence[Cell]:
+    return ()
+
+
+def run_missing(
+    todo: Sequence[Cell],
+    folder: Path,
+    lanes: int | None = None,
+    keep: bool = False,
+    more: Callable[[], Sequence[Cell]] = nothing_more,
+) -> list[str]:
     """Run or resume every cell that is not finished; returns what went wrong, a sentence a cell.
 
     Ctrl-C lets every run finish its round; what is there stays, and the next call goes on from it. `keep`: also
-    the weights of finished runs.
+    the weights of finished runs. `more` is called after every run and returns the cells that are wanted by then; those
+    that are new are run too, so what is run may depend on what was found.
     """
-    state = {cell.name: done(cell, folder) for cell in todo}  # complains before anything starts
-    missing = [cell for cell in todo if state[cell.name] < cell.settings.rounds]
-    for cell in todo:
-        if not keep and cell not in missing and (folder / cell.name / ROUNDS).is_file():
-            pack(folder / cell.name)  # it was killed just before
+    state: dict[str, int] = {}
+
+    def missing_of(cells: Sequence[Cell]) -> list[Cell]:
+        state.update({cell.name: done(cell, folder) for cell in cells})  # complains before any of them starts
+        missing = [cell for cell in cells if state[cell.name] < cell.settings.rounds]
+        for cell in cells:
+            if not keep and cell not in missing and (folder / cell.name / ROUNDS).is_file():
+                pack(folder / cell.name)  # it was killed just before
+        return missing
+
+    missing = missing_of(todo)
     if not missing:
         return []
     make_folder(folder)
-    count = min(len(missing), lanes or usable_cores())
     view = Overview(todo, state)
     failures: list[str] = []
     children: dict[str, subprocess.Popen[str]] = {}
-    with stop_request() as asked, view, ThreadPoolExecutor(count) as pool:
+    with stop_request() as asked, view, ThreadPoolExecutor(lanes or usable_cores()) as pool:
 
         def carry_out(cell: Cell) -> None:
             if asked.is_set():
@@ -85,16 +102,30 @@ def run_missing(todo: Sequence[Cell], folder: Path, lanes: int | None = None, ke
                 failures.append(f"{cell.name}: {last[0].removeprefix('fedaccord: ')}")
                 view.fail(cell, failures[-1])
 
+        def stop_all() -> None:
+            for child in list(children.values()):
+                child.send_signal(signal.SIGTERM)  # each ends after its round
+
         waiting = {pool.submit(carry_out, cell) for cell in missing}
         told = False
         while waiting:
             ended, waiting = wait(waiting, timeout=0.2)
             for future in ended:
                 future.result()
-            if asked.is_set() and not told:
-                told = True
-                for child in list(children.values()):
-                    child.send_signal(signal.SIGTERM)  # each ends after its round
+            if asked.is_set():
+                if not told:
+                    told = True
+                    stop_all()
+            elif ended:
+                try:
+                    new = [cell for cell in more() if cell.name not in state]
+                    missing = missing_of(new)
+                except FedAccordError:
+                    asked.set()
+                    stop_all()
+                    raise
+                view.add(new, state)
+                waiting |= {pool.submit(carry_out, cell) for cell in missing}
     if asked.is_set():
         raise KeyboardInterrupt("the same command goes on from here")
     return failures
@@ -147,15 +178,14 @@ class Overview:
     """How far the whole study is, and every run that goes on: bars in a terminal, lines elsewhere."""
 
     def __init__(self, todo: Sequence[Cell], state: dict[str, int]):
-        self.total = sum(price(cell, cell.settings.rounds) for cell in todo)
-        self.before = sum(price(cell, state[cell.name]) for cell in todo)
-        self.spent = self.before
-        self.cells, self.over = len(todo), sum(state[cell.name] >= cell.settings.rounds for cell in todo)
-        self.lanes = {cell.name: Lane(cell, state[cell.name]) for cell in todo}
+        self.total = self.before = self.spent = 0.0
+        self.cells = self.over = 0
+        self.lanes: dict[str, Lane] = {}
         self.console = Console()
         self.began = 0.0
         self.last = time.monotonic()
         self.lock = threading.Lock()
+        self.add(todo, state)
         self.bars = Progress(
             TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.fields[note]}"), console=self.console
         )
@@ -171,6 +201,17 @@ class Overview:
     def __exit__(self, *error: object) -> None:
         if self.console.is_terminal:
             self.bars.stop()
+
+    def add(self, todo: Sequence[Cell], state: dict[str, int]) -> None:
+        """Count these runs in; `state` says how many rounds of each are there."""
+        with self.lock:
+            there = sum(price(cell, state[cell.name]) for cell in todo)
+            self.total += sum(price(cell, cell.settings.rounds) for cell in todo)
+            self.before += there
+            self.spent += there
+            self.cells += len(todo)
+            self.over += sum(state[cell.name] >= cell.settings.rounds for cell in todo)
+            self.lanes |= {cell.name: Lane(cell, state[cell.name]) for cell in todo}
 
     def show(self, cell: Cell, entry: dict[str, Any]) -> None:
         with self.lock:
@@ -228,7 +269,7 @@ def price(cell: Cell, rounds: int) -> float:
     """What so many rounds cost, in plain client-steps, roughly: how many a tuner will choose, nobody knows."""
     method = find(cell.settings.method)
     steps = 15 if "steps" in method.tunes(cell.settings.values()) else cell.settings.steps
-    return rounds * cell.settings.fraction * steps * method.cost
+    return rounds * cell.settings.fraction * steps * method.cost * cell.weight
 
 
 def standing(lane: Lane) -> str:

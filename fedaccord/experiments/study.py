@@ -50,6 +50,7 @@ class Cell:
     method: str
     seed: int
     settings: Settings
+    weight: float = 1.0  # what a round costs beside those of other tasks, roughly: for the time left
 
 
 def cells(study: Study) -> Iterator[Cell]:

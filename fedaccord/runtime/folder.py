@@ -265,9 +265,8 @@ def read_metrics(path: Path) -> list[MetricNote]:
 
 def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
     """The log's complete lines. A run that is only kept for its figures may have it compressed (rounds.jsonl.gz)."""
-    packed = path / f"{ROUNDS}.gz"
     try:
-        data = gzip.decompress(packed.read_bytes()) if packed.is_file() else (path / ROUNDS).read_bytes()
+        data = log_bytes(path)
     except (OSError, EOFError, zlib.error) as error:
         raise RunError(f"{path / ROUNDS}: {getattr(error, 'strerror', None) or f'damaged: {error}'}") from None
     for number, line in enumerate(data.split(b"\n")[:-1], 1):
@@ -276,6 +275,17 @@ def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
         except ValueError:
             raise RunError(f"{path / ROUNDS}: line {number} is damaged") from None
         yield modern(entry) if isinstance(entry, dict) else entry
+
+
+def log_bytes(path: Path) -> bytes:
+    """The log, compressed or not. It may be packed at this very moment: then the packed one is there before it goes."""
+    try:
+        return (path / ROUNDS).read_bytes()
+    except FileNotFoundError:
+        packed = path / f"{ROUNDS}.gz"
+        if not packed.is_file():
+            raise
+        return gzip.decompress(packed.read_bytes())
 
 
 def modern(entry: dict[str, Any]) -> dict[str, Any]:

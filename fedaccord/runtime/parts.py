@@ -174,9 +174,11 @@ def resolve(task: Task, settings: Settings, data: DataSet) -> Settings:
     clients = settings.clients
     if settings.split == "natural" and data.owner is not None:
         natural = len(np.unique(data.owner))
-        if clients not in (None, natural):
-            raise SettingsError(f"clients = {clients}: the natural split of {task.name} has {natural}; leave it out")
-        clients = natural
+        clients = natural if clients is None else clients
+        if clients > natural:
+            raise SettingsError(
+                f"clients = {clients}: the data of {task.name} came from {natural} owners; so many clients, or fewer"
+            )
     return replace(settings, clients=10 if clients is None else clients, augment=bool(settings.augment))
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from fedaccord.cli import main
 from fedaccord.core.errors import DataError
 from fedaccord.data import own
 
@@ -69,6 +70,20 @@ def test_without_a_test_part_a_fifth_is_kept_and_nothing_is_lost(tmp_path):
     assert got.classes == ("0", "1", "2", "3")
     again = own.load_npz(tmp_path / "a.npz")
     assert torch.equal(again.test.inputs, got.test.inputs)
+
+
+def test_whom_the_examples_came_from_makes_clients_or_groups_of_them(tmp_path, capsys):
+    """Four owners (Y * 10) of five examples, of which the server keeps one: a client each, two in pairs, never five."""
+    file = npz(tmp_path / "a.npz", x=X, y=Y, x_test=X, y_test=Y, client=Y * 10)
+    words = ["data", "split", str(file), "--split", "natural", "--validation-per-class", "1"]
+    sizes = {}
+    for clients in ("", "2", "4"):
+        assert main([*words, *(["--clients", clients] if clients else [])]) == 0
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        sizes[clients] = [int(line[-1]) for line in lines if len(line) == 6 and line[0].isdigit()]
+    assert sizes == {"": [4, 4, 4, 4], "2": [8, 8], "4": [4, 4, 4, 4]}
+    assert main([*words, "--clients", "5"]) == 2
+    assert "came from 4 owners; so many clients, or fewer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

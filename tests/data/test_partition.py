@@ -61,7 +61,7 @@ def test_every_example_has_one_owner_and_no_client_is_empty(kind):
     def check(drawn, seed):
         split, labels, natural = drawn
         owner = partition(split, labels, rng(seed), natural)
-        clients = len(set(natural.tolist())) if kind == "natural" else split.clients
+        clients = min(split.clients, len(set(natural.tolist()))) if kind == "natural" else split.clients
         assert owner.shape == labels.shape
         assert np.issubdtype(owner.dtype, np.integer)
         assert owner.min() >= 0
@@ -281,6 +281,24 @@ def test_quantity_clients_hold_all_classes_alike():
 )
 def test_natural_numbers_the_known_clients_in_order(natural, expected):
     assert partition(Split("natural"), np.zeros(4, int), rng(), np.array(natural)).tolist() == expected
+
+
+@given(hnp.arrays(np.int64, st.integers(1, 120), elements=st.integers(-3, 40)), st.data(), seeds)
+def test_fewer_clients_than_natural_owners_share_whole_owners_evenly(natural, data, seed):
+    owners = len(set(natural.tolist()))
+    clients = data.draw(st.integers(1, owners))
+    got = partition(Split("natural", clients), np.zeros(len(natural), int), rng(seed), natural)
+    pairs = set(zip(natural.tolist(), got.tolist(), strict=True))
+    assert len(pairs) == owners  # nobody's examples are torn apart
+    sizes = np.bincount([client for _, client in pairs], minlength=clients)
+    assert len(sizes) == clients
+    assert sizes.max() - sizes.min() <= 1
+
+
+def test_natural_owners_are_grouped_by_the_seed():
+    natural = np.arange(100)
+    first, second = (partition(Split("natural", 20), np.zeros(100, int), rng(seed), natural) for seed in (1, 2))
+    assert not np.array_equal(first, second)
 
 
 # --- the parts they are made of ---

@@ -1,0 +1,341 @@
+"""The lab for tuners: by how much does a tuner that nobody tuned miss the best fixed schedule of a search?
+
+Problems are small but real. For each, and for each client part (FA, FA+RM), a recorded search finds the oracle: the
+best fixed schedule, chosen by the loss on the server's set with a seed of its own, never by the test set. Candidates
+are settings of AH, laid over the problem's. Oracle and candidates then run with the same seeds, and share everything
+but the tuner. What is run follows from the logs alone, so a lab that was cut off is taken up by running it again.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedaccord import config
+from fedaccord.core.errors import SettingsError
+from fedaccord.core.files import make_folder, write_durably
+from fedaccord.core.seeds import numpy_generator
+from fedaccord.data import catalog
+from fedaccord.experiments import runner
+from fedaccord.experiments.search import Schedule, Search, around, search
+from fedaccord.experiments.study import Cell, Row, finished, known_task
+from fedaccord.policy.grid import HyperGrid
+from fedaccord.report.regret import Oracle, Result
+from fedaccord.runtime.folder import read_rounds, read_settings
+
+CANDIDATES: dict[str, Mapping[str, Any]] = {
+    "default": {},
+    "frozen": {"hyper_lr": 0.0},  # h is always drawn around the middle of the grid
+}
+"""Tuners by name: the settings that are laid over a problem's, with AH added to the client part."""
+
+RANDOM = "random"
+"""The control: one h, drawn from the grid by the seed, in every round. It is no tuner but a fixed schedule."""
+
+PARTS: dict[str, Mapping[str, Any]] = {"FA": {}, "FA+RM": {"rm_batch": 16}}
+"""Client parts, and the settings that both the oracle and the candidates have with them."""
+
+SELECTION = 10
+"""The seed with which the oracle is chosen; what is reported has others."""
+
+LAST = 5
+"""A run is judged by the mean of so many tests at its end, a schedule by the mean loss of so many rounds."""
+
+BUDGET = 1.2
+"""At equal client steps, a run may have spent so many times the oracle's."""
+
+
+# --- problems ---
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A task with its settings, and the schedules with which the search for its oracle begins."""
+
+    name: str
+    task: str
+    settings: Mapping[str, Any]
+    first: tuple[Schedule, ...]
+    oracle: str = ""  # the problem whose oracle it shares, where the server has no set to choose one by
+    classes: int = 10
+
+    @property
+    def data(self) -> str:
+        """The name of its data set."""
+        return {"kws": "speech_commands"}.get(self.task, self.task)
+
+
+def problem(name: str, task: str, rounds: int, lr: float, steps: int, **settings: Any) -> Problem:
+    """A problem whose search begins around this rate and so many iterations; it is tested 20 times or more, evenly."""
+    every = next(n for n in range(max(1, rounds // 20), 0, -1) if rounds % n == 0)
+    often = {"rounds": rounds, "test_every": every, "checkpoint_every": LAST * every}
+    return Problem(name, task, {**often, **settings}, around(lr, steps, rounds))
+
+
+ONE: dict[str, Any] = {"split": "non-iid"}  # one class a client
+IID: dict[str, Any] = {"split": "iid"}
+DIRICHLET = {"split": "dirichlet", "alpha": 0.1, "clients": 20, "fraction": 0.3}
+SPEAKERS = {"split": "natural", "clients": 20}
+HALF = {"fraction": 0.5}
+NARROW = {"width": 16}
+
+WITH_SERVER = (
+    problem("mnist-iid-C1", "mnist", 200, 0.2, 24, **IID),
+    problem("mnist-iid-C0.5", "mnist", 200, 0.2, 24, **IID, **HALF),
+    problem("mnist-one-C1", "mnist", 200, 0.2, 6, **ONE),
+    problem("mnist-one-C0.5", "mnist", 200, 0.2, 6, **ONE, **HALF),
+    problem("fashion-dir", "fashion_mnist", 150, 0.1, 12, **DIRICHLET),
+    problem("digits-iid", "digits", 100, 0.3, 12, **IID),
+    problem("digits-one", "digits", 100, 0.2, 6, **ONE),
+    problem("kws16-iid-C1", "kws", 40, 0.1, 18, **IID, **NARROW),
+    problem("kws16-one-C1", "kws", 80, 0.05, 9, **ONE, **NARROW),
+    problem("kws16-one-C0.5", "kws", 80, 0.05, 9, **ONE, **NARROW, **HALF),
+    problem("kws16-natural", "kws", 80, 0.1, 12, **SPEAKERS, **NARROW),
+    problem("cifar16-iid-C1", "cifar10", 50, 0.1, 18, **IID, **NARROW),
+    problem("cifar16-one-C1", "cifar10", 100, 0.05, 6, **ONE, **NARROW),
+    problem("cifar16-one-C0.5", "cifar10", 100, 0.05, 6, **ONE, **NARROW, **HALF),
+)
+
+
+def without_server(given: Problem) -> Problem:
+    """The same problem, measured by the clients: there is no server's set, so the schedule is chosen with one."""
+    return replace(
+        given,
+        name=f"{given.name}-clients",
+        settings={**given.settings, "evaluate": "clients"},
+        oracle=given.name,
+    )
+
+
+PROBLEMS = {each.name: each for each in WITH_SERVER}
+PROBLEMS |= {each.name: each for each in map(without_server, (PROBLEMS["mnist-one-C1"], PROBLEMS["kws16-iid-C1"]))}
+
+MILLISECONDS = {"digits": 0.5, "mnist": 0.5, "fashion_mnist": 0.5, "kws": 20.0, "cifar10": 20.0}
+"""A client's step on one core, roughly: for the time left."""
+
+
+# --- what a run's log says ---
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What the log of a finished run says."""
+
+    tests: tuple[tuple[int, float], ...]  # client steps spent until then, test accuracy in %
+    steps: int  # accepted clients times iterations, summed over the rounds
+    loss: float  # mean over the last rounds; infinite where one had none
+
+    def accuracy(self, budget: float = math.inf) -> float | None:
+        """The mean of the last tests before it had spent more client steps than this; None if there is none."""
+        within = [accuracy for spent, accuracy in self.tests if spent <= budget]
+        return statistics.fmean(within[-LAST:]) if within else None
+
+
+def read_trace(run: Path) -> Trace:
+    """Add up a run's log."""
+    fixed = read_settings(run).steps  # where they are neither scheduled nor tuned
+    spent, tests, losses = 0, [], []
+    for line in read_rounds(run):
+        spent += len(line["clients"]) * line["hyper"].get("steps", fixed)
+        losses.append(math.inf if line["loss"] is None else line["loss"])
+        if "accuracy" in line["metrics"]:
+            tests.append((spent, 100 * line["metrics"]["accuracy"]))
+    return Trace(tuple(tests), spent, statistics.fmean(losses[-LAST:]))
+
+
+# --- what is run ---
+
+
+class Lab:
+    """Which runs are wanted, and what the finished ones say. `folder` holds a folder for each problem."""
+
+    def __init__(
+        self,
+        folder: Path,
+        problems: Sequence[Problem],
+        parts: Sequence[str],
+        candidates: Mapping[str, Mapping[str, Any]],
+        seeds: Sequence[int],
+        search_only: bool = False,
+    ):
+        self.folder, self.problems, self.parts, self.seeds = folder, problems, parts, seeds
+        self.candidates, self.search_only = candidates, search_only
+        self.traces: dict[str, Trace] = {}  # of finished runs, by name
+        for name, settings in candidates.items():
+            for each in problems:
+                if clash := sorted(settings.keys() & {"task", "method", "seed", *each.settings}):
+                    raise SettingsError(f"candidate {name}: {clash[0]} is the problem's, not the tuner's; leave it out")
+
+    def run(self, lanes: int | None, say: Callable[[str], None]) -> list[str]:
+        """Run or resume what is missing, and say which problems lack data; returns one sentence per failed run."""
+        here = []
+        absent: dict[str, list[str]] = {}
+        for each in self.problems:
+            over = all(self.trace(cell) is not None for cell in self.wanted([each]))
+            if catalog.where(each.data) == catalog.ABSENT and not over:
+                absent.setdefault(each.data, []).append(each.name)
+            else:
+                here.append(each)
+        for data, names in absent.items():
+            say(f"left out: {', '.join(names)}: {data} is not on this machine; `fedaccord data fetch {data}` gets it")
+        return runner.run_missing(self.wanted(here), self.folder, lanes, more=lambda: self.wanted(here))
+
+    def wanted(self, problems: Sequence[Problem]) -> list[Cell]:
+        """All runs that are known to be needed, finished or not: the search comes first, since it decides on more."""
+        pairs = [(problem, part) for problem in problems for part in self.parts]
+        cells = [cell for pair in pairs for cell in self.searching(*pair)]
+        if not self.search_only:
+            cells += [cell for pair in pairs for cell in self.reporting(*pair)]
+        return list({cell.name: cell for cell in cells}.values())
+
+    def searching(self, problem: Problem, part: str) -> Iterator[Cell]:
+        """The runs of the search for a problem's oracle, as far as it got."""
+        searched, found = self.search(problem, part)
+        return (fixed_cell(searched, part, each, SELECTION) for each in (*found.losses, *found.missing))
+
+    def reporting(self, problem: Problem, part: str) -> Iterator[Cell]:
+        """The runs of the oracle, once it is found, and of all candidates."""
+        _, found = self.search(problem, part)
+        for seed in self.seeds:
+            if found.chosen is not None:
+                yield fixed_cell(problem, part, found.chosen, seed)
+            yield from (self.cell(problem, part, name, seed) for name in self.candidates)
+
+    def cell(self, problem: Problem, part: str, candidate: str, seed: int) -> Cell:
+        """A candidate's run; the control is a fixed schedule."""
+        tuned = make_cell(problem, part, candidate, seed, f"{part}+AH", self.candidates[candidate])
+        if candidate != RANDOM:
+            return tuned
+        return make_cell(problem, part, candidate, seed, part, drawn(tuned.settings.grid, problem, seed))
+
+    def search(self, problem: Problem, part: str) -> tuple[Problem, Search]:
+        """How far the search for a problem's oracle is, and the problem that it is made on."""
+        searched = PROBLEMS[problem.oracle] if problem.oracle else problem
+
+        def loss_of(schedule: Schedule) -> float | None:
+            trace = self.trace(fixed_cell(searched, part, schedule, SELECTION))
+            return None if trace is None else trace.loss
+
+        return searched, search(searched.first, loss_of)
+
+    def trace(self, cell: Cell) -> Trace | None:
+        """What a run's log says, if it is finished; complains about a run that was another experiment."""
+        if cell.name not in self.traces:
+            if not finished(cell, self.folder):
+                return None
+            self.traces[cell.name] = read_trace(self.folder / cell.name)
+        return self.traces[cell.name]
+
+    # --- what was found ---
+
+    def record(self) -> None:
+        """Write how each oracle was chosen, in a file beside the runs of its search."""
+        for problem in self.problems:
+            for part in self.parts:
+                searched, found = self.search(problem, part)
+                if not found.losses:
+                    continue
+                file = self.folder / searched.name / f"{part}-oracle.json"
+                make_folder(file.parent)
+                about = {
+                    "problem": searched.name,
+                    "part": part,
+                    "by": f"mean loss on the server's set over the last {LAST} rounds, seed {SELECTION}",
+                    "chosen": None if found.chosen is None else asdict(found.chosen),
+                    "at_edge": found.at_edge,
+                    "to_try": [asdict(each) for each in found.missing],
+                    "tried": [
+                        {**asdict(each), "loss": loss if math.isfinite(loss) else None}
+                        for each, loss in found.losses.items()
+                    ],
+                }
+                write_durably(file, (json.dumps(about, indent=1) + "\n").encode())
+
+    def oracles(self) -> Iterator[Oracle]:
+        """What was chosen, and how it did with the seeds that are reported."""
+        for part in self.parts:
+            for problem in self.problems:
+                _, found = self.search(problem, part)
+                if found.chosen is None:
+                    continue
+                runs = [self.trace(fixed_cell(problem, part, found.chosen, seed)) for seed in self.seeds]
+                there = [trace for trace in runs if trace is not None]
+                yield Oracle(
+                    part,
+                    problem.name,
+                    **asdict(found.chosen),
+                    loss=found.losses[found.chosen],
+                    tried=len(found.losses),
+                    at_edge=found.at_edge,
+                    accuracies=tuple(tested(trace) for trace in there),
+                    client_steps=tuple(trace.steps for trace in there),
+                )
+
+    def results(self) -> Iterator[Result]:
+        """Each candidate's run beside the oracle's of the same seed, where both are finished."""
+        for part in self.parts:
+            for problem in self.problems:
+                _, found = self.search(problem, part)
+                if found.chosen is None:
+                    continue
+                for seed in self.seeds:
+                    oracle = self.trace(fixed_cell(problem, part, found.chosen, seed))
+                    for name in self.candidates if oracle is not None else ():
+                        own = self.trace(self.cell(problem, part, name, seed))
+                        if oracle is not None and own is not None:
+                            yield compared(part, problem, name, seed, oracle, own)
+
+
+def compared(part: str, problem: Problem, candidate: str, seed: int, oracle: Trace, own: Trace) -> Result:
+    """A candidate's run beside the oracle's; one that spent all before its first test is at chance until then."""
+    chance = 100 / problem.classes
+    equal = own.accuracy(BUDGET * oracle.steps + 1e-6)  # 1.2 is no binary fraction
+    return Result(
+        part,
+        problem.name,
+        candidate,
+        seed,
+        oracle=tested(oracle),
+        accuracy=tested(own),
+        equal=chance if equal is None else equal,
+        client_steps=own.steps,
+        oracle_steps=oracle.steps,
+        chance=chance,
+    )
+
+
+def tested(trace: Trace) -> float:
+    """The measure of a whole run; its last round is always tested."""
+    accuracy = trace.accuracy()
+    assert accuracy is not None
+    return accuracy
+
+
+def fixed_cell(problem: Problem, part: str, schedule: Schedule, seed: int) -> Cell:
+    """A run of a fixed schedule. The name says which, so another choice is another run."""
+    return make_cell(problem, part, schedule.name, seed, part, asdict(schedule))
+
+
+def make_cell(problem: Problem, part: str, what: str, seed: int, method: str, over: Mapping[str, Any]) -> Cell:
+    task = known_task(problem.task, 0)
+    settings = config.make(
+        task.defaults(problem.settings["split"]),
+        problem.settings,
+        PARTS.get(part, {}),
+        over,
+        {"task": problem.task, "method": method, "seed": seed},
+    )
+    row = Row(settings.split, settings.fraction, (method,))
+    weight = MILLISECONDS[problem.task] * (settings.clients or 10)
+    return Cell(f"{problem.name}/{part}-{what}-s{seed}", row, method, seed, settings, weight)
+
+
+def drawn(grid: str, problem: Problem, seed: int) -> dict[str, Any]:
+    """A constant h, drawn from the grid by the problem and the seed."""
+    axes = HyperGrid.parse(grid)
+    draw = numpy_generator(seed, f"a constant h for {problem.name}")
+    index = tuple(int(draw.integers(len(axis.values))) for axis in axes.axes)
+    return {**axes.choice(index), "lr_decay": 1.0, "steps_decay": 1.0}

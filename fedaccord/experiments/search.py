@@ -1,0 +1,102 @@
+"""The search for the best fixed schedule of a problem: a coarse cross first, then beyond the edges."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+MOST = 16
+"""Schedules that a search may try."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A fixed schedule: the rate, the iterations, and the factor on each after every round."""
+
+    lr: float
+    lr_decay: float
+    steps: int
+    steps_decay: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return f"lr{self.lr:g}x{self.lr_decay:g}-steps{self.steps}x{self.steps_decay:g}"
+
+
+def around(lr: float, steps: int, rounds: int) -> tuple[Schedule, ...]:
+    """The first schedules of a search: a cross of three rates and three numbers of iterations around a guess.
+
+    The rate falls to a tenth until the last round; at the guess itself also without that, and with iterations that fall
+    to a third as well.
+    """
+    slower, fewer = (round(end ** (1 / rounds), 4) for end in (1 / 10, 1 / 3))
+    return (
+        Schedule(lr, slower, steps),
+        Schedule(lr, 1.0, steps),
+        Schedule(lr, slower, steps, fewer),
+        Schedule(rounded(3 * lr), slower, steps),
+        Schedule(rounded(lr / 3), slower, steps),
+        Schedule(lr, slower, 3 * steps),
+        Schedule(lr, slower, max(1, round(steps / 3))),
+    )
+
+
+def rounded(rate: float) -> float:
+    return float(f"{rate:.2g}")
+
+
+@dataclass(frozen=True)
+class Search:
+    """How far the search for an oracle is: the loss of each schedule that was tried, and what is to be tried next."""
+
+    losses: Mapping[Schedule, float]
+    missing: tuple[Schedule, ...]
+
+    @property
+    def chosen(self) -> Schedule | None:
+        """The schedule with the smallest loss, once there is nothing left to try."""
+        return None if self.missing else best_of(self.losses)
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether it had to end although the best is at an edge of what was tried."""
+        return not self.missing and bool(beyond(self.losses))
+
+
+def search(first: Sequence[Schedule], loss_of: Callable[[Schedule], float | None]) -> Search:
+    """Try the first schedules, then go on beyond the edges as long as the best is at one; at most MOST in all.
+
+    `loss_of` returns None for a schedule that was not run yet.
+    """
+    tried: dict[Schedule, float] = {}
+    todo: Sequence[Schedule] = first
+    while todo:
+        found = {each: loss_of(each) for each in todo}
+        tried |= {each: loss for each, loss in found.items() if loss is not None}
+        if missing := tuple(each for each, loss in found.items() if loss is None):
+            return Search(tried, missing)
+        todo = beyond(tried)[: MOST - len(tried)]
+    return Search(tried, ())
+
+
+def beyond(tried: Mapping[Schedule, float]) -> list[Schedule]:
+    """The schedules to try next to the best one where it is at an edge: twice or half the rate or the iterations.
+
+    It is at an edge if no larger or no smaller rate was tried with as many iterations, or no more or no fewer
+    iterations at its rate.
+    """
+    best = best_of(tried)
+    rates = [each.lr for each in tried if each.steps == best.steps]
+    steps = [each.steps for each in tried if each.lr == best.lr]
+    found = []
+    if best.lr == max(rates):
+        found.append(replace(best, lr=rounded(2 * best.lr)))
+    if best.lr == min(rates):
+        found.append(replace(best, lr=rounded(best.lr / 2)))
+    if best.steps == max(steps):
+        found.append(replace(best, steps=2 * best.steps))
+    if best.steps == min(steps) and best.steps > 1:
+        found.append(replace(best, steps=best.steps // 2))
+    return found
+
+
+def best_of(losses: Mapping[Schedule, float]) -> Schedule:
+    return min(losses, key=lambda each: losses[each])

@@ -1,0 +1,245 @@
+"""Regret: by how much candidates miss the oracle, as tables and as a picture."""
+
+import csv
+import io
+import itertools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedaccord.core.seeds import numpy_generator
+from fedaccord.report.canvas import colours_of, new_figure, save, tidy
+
+DRAWS = 10_000
+MARKERS = "osD^vPX"  # not as many as colours: more than seven candidates still differ
+TICKS = (-80, -30, -10, -3, -1, 0, 1, 3, 10, 30, 80)
+ABOVE_CHANCE = 1.5
+"""A run is at chance below so many times the accuracy of guessing."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A candidate's run beside the oracle's run of the same problem, client part and seed; accuracies in percent."""
+
+    part: str
+    problem: str
+    candidate: str
+    seed: int
+    oracle: float
+    accuracy: float
+    equal: float  # the candidate's when it had spent about as many client steps as the oracle
+    client_steps: int
+    oracle_steps: int
+    chance: float
+
+    @property
+    def regret(self) -> float:
+        return self.oracle - self.accuracy
+
+    @property
+    def equal_regret(self) -> float:
+        return self.oracle - self.equal
+
+    @property
+    def at_chance(self) -> bool:
+        return self.accuracy < ABOVE_CHANCE * self.chance < self.oracle
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The fixed schedule that a search chose for a problem, and how it did with the seeds that are reported."""
+
+    part: str
+    problem: str
+    lr: float
+    lr_decay: float
+    steps: int
+    steps_decay: float
+    loss: float  # by which it was chosen
+    tried: int
+    at_edge: bool
+    accuracies: tuple[float, ...]
+    client_steps: tuple[int, ...]
+
+
+Regrets = Mapping[str, Sequence[float]]
+"""Problem -> regret of each seed, in points."""
+
+
+def mean_over_problems(regrets: Regrets, clipped: bool) -> float:
+    """The mean over the problems of the mean over their seeds; clipped: a problem's below 0 counts as 0."""
+    means = [statistics.fmean(values) for values in regrets.values()]
+    return statistics.fmean(max(0.0, mean) if clipped else mean for mean in means)
+
+
+def interval(regrets: Regrets, clipped: bool) -> tuple[float, float]:
+    """The middle 95 % of that mean, if problems are drawn with replacement, and for each of them its seeds."""
+    count = np.array([len(values) for values in regrets.values()])
+    table = np.zeros((len(count), count.max()))  # (problems, seeds)
+    for row, values in zip(table, regrets.values(), strict=True):
+        row[: len(values)] = values
+    draw = numpy_generator(0, "bootstrap")
+    problems = draw.integers(len(count), size=(DRAWS, len(count)))
+    seeds = (draw.random((*problems.shape, count.max())) * count[problems][..., None]).astype(int)
+    used = np.arange(count.max()) < count[problems][..., None]  # (draws, problems, seeds)
+    means = (table[problems[..., None], seeds] * used).sum(-1) / count[problems]
+    found = (np.maximum(means, 0) if clipped else means).mean(-1)
+    low, high = np.quantile(found, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def regrets_of(results: Sequence[Result], equal: bool = False) -> dict[str, list[float]]:
+    """By problem, in the order of the results."""
+    found: dict[str, list[float]] = {}
+    for each in results:
+        found.setdefault(each.problem, []).append(each.equal_regret if equal else each.regret)
+    return found
+
+
+# --- tables ---
+
+
+def markdown(results: Sequence[Result], oracles: Sequence[Oracle], seeds: Sequence[int]) -> str:
+    """Everything that there is to read."""
+    told = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    texts = []
+    for part in dict.fromkeys(each.part for each in results):
+        mine = [each for each in results if each.part == part]
+        texts.append(
+            f"Regret with {part} at the clients, {told}: points of test accuracy below the best fixed schedule of the "
+            f"search, at equal rounds, by the mean of the last five tests\n\n{table(mine, len(seeds))}"
+        )
+        texts.append(
+            f"Regret with {part} at equal client steps: when a run had spent at most 1.2 times those of the oracle (in "
+            f"brackets: those of the whole run as a multiple of the oracle's)\n\n{table(mine, len(seeds), equal=True)}"
+        )
+    if not results:
+        texts.append("Regret: no finished run of a candidate beside a finished run of the oracle yet\n")
+    texts.append(
+        f"The oracles: fixed schedules, chosen by their mean loss on the server's set at the end; accuracy with {told}"
+        f"\n\n{oracle_table(oracles)}"
+    )
+    return "\n".join(texts)
+
+
+def table(results: Sequence[Result], seeds: int, equal: bool = False) -> str:
+    """A row for each problem, a column for each candidate, and below what they come to."""
+    columns: dict[str, list[Result]] = {}
+    for each in results:
+        columns.setdefault(each.candidate, []).append(each)
+    lines = [
+        [problem, *(cell([r for r in mine if r.problem == problem], seeds, equal) for mine in columns.values())]
+        for problem in dict.fromkeys(each.problem for each in results)
+    ]
+    below: dict[str, Callable[[Sequence[Result]], str]] = {
+        "mean, negatives as 0": lambda mine: estimate(regrets_of(mine, equal), clipped=True),
+        "mean": lambda mine: estimate(regrets_of(mine, equal), clipped=False),
+        "worst": lambda mine: worst(regrets_of(mine, equal)),
+        "runs at chance": lambda mine: f"{sum(each.at_chance for each in mine)} of {len(mine)}",
+    }
+    if equal:
+        del below["runs at chance"]
+    lines += [[f"**{name}**", *(tell(mine) for mine in columns.values())] for name, tell in below.items()]
+    return as_table(["", *columns], lines)
+
+
+def cell(results: Sequence[Result], seeds: int, equal: bool) -> str:
+    """The mean over the seeds, negatives as they are; and how many seeds there are, if some are missing."""
+    if not results:
+        return "–"
+    (regrets,) = regrets_of(results, equal).values()
+    notes = [f"{len(results)} of {seeds} seeds"] if len(results) < seeds else []
+    if equal:
+        notes.insert(0, f"{statistics.fmean(each.client_steps / each.oracle_steps for each in results):.2g}x")
+    return f"{statistics.fmean(regrets):z.1f}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def estimate(regrets: Regrets, clipped: bool) -> str:
+    """The mean over the problems with its interval, unless that would rest on a single run."""
+    text = f"{mean_over_problems(regrets, clipped):z.2f}"
+    if sum(map(len, regrets.values())) == 1:
+        return text
+    low, high = interval(regrets, clipped)
+    return f"{text} [{low:z.2f}, {high:z.2f}]"
+
+
+def worst(regrets: Regrets) -> str:
+    means = {problem: statistics.fmean(values) for problem, values in regrets.items()}
+    problem = max(means, key=lambda name: means[name])
+    return f"{means[problem]:z.1f} ({problem})"
+
+
+def oracle_table(oracles: Sequence[Oracle]) -> str:
+    head = ["", "client part", "rate x decay", "iterations x decay", "loss", "tried", "accuracy, %", "client steps"]
+    lines = []
+    for each in oracles:
+        spread = f" ± {statistics.stdev(each.accuracies):.2f}" if len(each.accuracies) > 1 else ""
+        lines.append(
+            [
+                each.problem,
+                each.part,
+                f"{each.lr:g} x {each.lr_decay:g}",
+                f"{each.steps} x {each.steps_decay:g}",
+                f"{each.loss:.4g}",
+                f"{each.tried}{', the best at an edge' if each.at_edge else ''}",
+                f"{statistics.fmean(each.accuracies):.1f}{spread}" if each.accuracies else "–",
+                f"{statistics.fmean(each.client_steps):,.0f}" if each.client_steps else "–",
+            ]
+        )
+    return as_table(head, lines) if lines else "No search is finished yet\n"
+
+
+def as_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *lines))
+
+
+def as_csv(results: Sequence[Result]) -> str:
+    """One line per run."""
+    text = io.StringIO()
+    names = [*Result.__dataclass_fields__, "regret", "equal_regret"]
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    for each in results:
+        figures = {**asdict(each), "regret": each.regret, "equal_regret": each.equal_regret}
+        writer.writerow({k: f"{v:.4f}" if isinstance(v, float) else v for k, v in figures.items()})
+    return text.getvalue()
+
+
+# --- picture ---
+
+
+def draw(results: Sequence[Result], path: Path) -> None:
+    """A panel for each client part, a row for each problem, a colour for each candidate: its mean, and small each seed.
+
+    The scale is even up to a point either way, then logarithmic: what matters is a point, what fails is at eighty.
+    """
+    parts = list(dict.fromkeys(each.part for each in results))
+    problems = list(dict.fromkeys(each.problem for each in results))
+    names = list(dict.fromkeys(each.candidate for each in results))
+    colours = colours_of({"": names})
+    least, most = (extreme(each.regret for each in results) for extreme in (min, max))
+    ticks = [tick for tick in TICKS if min(least, -1) <= tick <= max(most, 1)]
+    figure = new_figure(1.8 + 4.2 * len(parts), 1.4 + 0.34 * len(problems))
+    grid = figure.subplots(1, len(parts), squeeze=False, sharey=True, sharex=True)[0]
+    for axes, part in zip(grid, parts, strict=True):
+        for number, (name, marker) in enumerate(zip(names, itertools.cycle(MARKERS), strict=False)):
+            mine = regrets_of([each for each in results if (each.part, each.candidate) == (part, name)])
+            shift = 0.5 * ((number + 0.5) / len(names) - 0.5)
+            rows = {problem: problems.index(problem) + shift for problem in mine}
+            for problem, values in mine.items():
+                axes.plot(values, [rows[problem]] * len(values), "o", color=colours[name], markersize=2.5, alpha=0.5)
+            means = [statistics.fmean(values) for values in mine.values()]
+            axes.plot(means, list(rows.values()), marker, color=colours[name], markersize=5, label=name)
+        axes.axvline(0, color="#444444", linewidth=0.8)
+        axes.set_xscale("symlog", linthresh=1)
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.minorticks_off()
+        axes.set_yticks(range(len(problems)), problems)
+        axes.set_ylim(len(problems) - 0.5, -0.5)
+        tidy(axes, legend=False, title=f"{part} at the clients", xlabel="regret, points of test accuracy")
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)), frameon=False, fontsize=8)
+    save(figure, path)

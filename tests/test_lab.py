@@ -1,0 +1,485 @@
+"""The lab for tuners: its search, its arithmetic, and the whole of it on the digits, cut off and taken up again."""
+
+import csv
+import io
+import itertools
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedaccord import config
+from fedaccord.cli import main
+from fedaccord.cli.tuner import candidate
+from fedaccord.core.errors import SettingsError
+from fedaccord.experiments import lab, runner
+from fedaccord.experiments import search as searching
+from fedaccord.experiments.search import Schedule, around, search
+from fedaccord.policy.grid import HyperGrid
+from fedaccord.report import regret
+from fedaccord.report.regret import Oracle, Result, interval, mean_over_problems
+from fedaccord.runtime.folder import pack, read_rounds, read_settings
+
+NOWHERE = Path("nowhere")
+
+# --- the problems ---
+
+
+def test_every_problem_can_be_run_and_is_tested_evenly_to_the_end():
+    candidates = {"default": {}, "random": {}}
+    work = lab.Lab(NOWHERE, list(lab.PROBLEMS.values()), list(lab.PARTS), candidates, [0])
+    cells = work.wanted(work.problems)
+    # 14 searches of 7 schedules and 16 problems with two candidates, each with both client parts
+    assert len(cells) == 2 * (14 * 7 + 16 * 2)
+    for cell in cells:
+        rounds, every = cell.settings.rounds, cell.settings.test_every
+        assert rounds % every == 0
+        assert rounds // every >= 20
+        assert cell.settings["width"] == (16 if cell.settings.task in ("kws", "cifar10") else 0)
+        assert cell.settings.values().get("rm_batch") == (16 if "RM" in cell.method else None)
+    rounds = {each.name: each.settings["rounds"] for each in lab.PROBLEMS.values()}
+    wanted = {"mnist": 200, "fashion": 150, "digits": 100, "kws16": 80, "cifar16": 100}
+    wanted |= {"kws16-iid": 40, "cifar16-iid": 50}
+    assert all(rounds[name] == wanted[max((w for w in wanted if name.startswith(w)), key=len)] for name in rounds)
+
+
+def test_what_the_clients_measure_shares_the_search_of_its_twin():
+    twin = lab.PROBLEMS["mnist-one-C1-clients"]
+    (first, *_) = lab.Lab(NOWHERE, [twin], ["FA"], {}, [0]).wanted([twin])
+    assert first.name.startswith("mnist-one-C1/FA-lr")
+    assert first.settings.evaluate == "server"
+    assert lab.fixed_cell(twin, "FA", Schedule(0.1, 1.0, 5), 0).settings.evaluate == "clients"
+
+
+def test_oracle_and_candidates_differ_in_nothing_but_the_tuner():
+    problem = lab.PROBLEMS["kws16-one-C0.5"]
+    work = lab.Lab(NOWHERE, [problem], ["FA+RM"], lab.CANDIDATES, [4])
+    tuned = work.cell(problem, "FA+RM", "frozen", 4).settings.values()
+    fixed = lab.fixed_cell(problem, "FA+RM", Schedule(0.25, 0.5, 7, 0.75), 4).settings.values()
+    assert (tuned["method"], tuned["hyper_lr"]) == ("FA+RM+AH", 0.0)
+    other = {name for name in fixed if fixed[name] != tuned[name]}
+    assert other == {"method", "lr", "lr_decay", "steps", "steps_decay"}
+
+
+def test_the_random_control_is_one_point_of_the_grid_by_the_seed():
+    problem = lab.PROBLEMS["digits-one"]
+    work = lab.Lab(NOWHERE, [problem], ["FA"], {"random": {}}, [0])
+    cells = [work.cell(problem, "FA", "random", seed) for seed in range(20)]
+    grid = {axis.name: set(axis.values) for axis in HyperGrid.parse(cells[0].settings.grid).axes}
+    assert {cell.method for cell in cells} == {"FA"}
+    assert {cell.settings.lr_decay for cell in cells} == {cell.settings.steps_decay for cell in cells} == {1.0}
+    for name, values in grid.items():
+        assert {cell.settings[name] for cell in cells} <= values
+    assert len({tuple(cell.settings[name] for name in grid) for cell in cells}) > 5
+    assert cells == [work.cell(problem, "FA", "random", seed) for seed in range(20)]
+
+
+# --- the search, on made-up losses ---
+
+
+def test_the_first_schedules_are_a_cross_with_decays_in_its_middle():
+    """0.1^(1/100) = 0.9772 and (1/3)^(1/100) = 0.9891: a tenth of the rate and a third of the iterations at the end."""
+    assert around(0.1, 6, 100) == (
+        Schedule(0.1, 0.9772, 6),
+        Schedule(0.1, 1.0, 6),
+        Schedule(0.1, 0.9772, 6, 0.9891),
+        Schedule(0.3, 0.9772, 6),
+        Schedule(0.033, 0.9772, 6),
+        Schedule(0.1, 0.9772, 18),
+        Schedule(0.1, 0.9772, 2),
+    )
+
+
+def test_the_search_goes_on_until_the_best_is_inside():
+    """The best is at rate 1.2, 6 iterations. From the cross (best: 0.3), three times: twice the rate, and at each new
+    best twice and half the iterations. Then all sides of 1.2 are tried, with 7 + 3 * 3 schedules."""
+    found = search(around(0.1, 6, 100), lambda s: abs(np.log(s.lr / 1.2)) + abs(np.log(s.steps / 6)))
+    assert found.chosen == Schedule(1.2, 0.9772, 6)
+    assert [(s.lr, s.steps) for s in list(found.losses)[7:]] == [
+        (0.6, 6), (0.3, 12), (0.3, 3),
+        (1.2, 6), (0.6, 12), (0.6, 3),
+        (2.4, 6), (1.2, 12), (1.2, 3),
+    ]  # fmt: skip
+    assert not found.at_edge
+
+
+def test_a_best_inside_the_first_schedules_ends_the_search_at_once():
+    found = search(around(0.1, 6, 100), lambda s: abs(np.log(s.lr / 0.1)) + abs(np.log(s.steps / 6)) + s.steps_decay)
+    assert found.chosen == Schedule(0.1, 0.9772, 6, 0.9891)
+    assert len(found.losses) == 7
+
+
+def test_the_search_ends_with_sixteen_and_says_that_the_best_is_at_an_edge():
+    found = search(around(0.1, 6, 100), lambda s: -s.lr)
+    assert len(found.losses) == 16
+    assert (found.chosen.lr, found.at_edge) == (2.4, True)
+
+
+def test_no_search_goes_below_one_iteration():
+    """Fewer are always better: 1 of the cross 1, 3, 9; both sides of its rate are tried and no better."""
+    found = search(around(0.1, 3, 100), lambda s: s.steps)
+    assert [(s.lr, s.steps) for s in list(found.losses)[7:]] == [(0.2, 1), (0.05, 1)]
+    assert (found.chosen, found.at_edge) == (Schedule(0.1, 0.9772, 1), False)
+
+
+def test_a_search_that_lacks_runs_names_them_and_chooses_nothing():
+    first = around(0.1, 6, 100)
+    found = search(first, lambda s: None if s.lr_decay == 1 or s.steps == 18 else s.lr)
+    assert found.missing == (first[1], first[5])
+    assert len(found.losses) == 5
+    assert found.chosen is None
+
+
+# --- what a log says ---
+
+
+def line(t, clients, steps, accuracy=None, loss=1.0):
+    return {
+        "round": t,
+        "hyper": {"lr": 0.1, "steps": steps},
+        "clients": {str(n): {} for n in range(clients)},
+        "loss": loss,
+        "metrics": {} if accuracy is None else {"accuracy": accuracy},
+    }
+
+
+def write(path, lines, **settings):
+    path.mkdir(parents=True)
+    (path / "settings.toml").write_text(config.to_toml(config.make(settings)))
+    (path / "rounds.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    return lab.read_trace(path)
+
+
+LINES = [line(t, 1 if t == 3 else 2, 5, (0.05 * t if t % 2 == 0 else None), loss=10 - t) for t in range(1, 15)]
+"""Fourteen rounds of two clients with five steps, one client in the third; tested in every second: 10, 20, ... 70 %."""
+
+
+def test_a_run_is_judged_by_its_last_five_tests_and_rounds(tmp_path):
+    trace = write(tmp_path / "a", LINES)
+    assert trace.steps == 13 * 10 + 5
+    assert trace.accuracy() == pytest.approx((30 + 40 + 50 + 60 + 70) / 5)
+    assert trace.loss == pytest.approx(sum(10 - t for t in range(10, 15)) / 5)
+
+
+def test_at_equal_client_steps_only_the_tests_until_then_count(tmp_path):
+    """Spent at the tests: 20, 35, 55, 75, 95, 115, 135."""
+    trace = write(tmp_path / "a", LINES)
+    assert [spent for spent, _ in trace.tests] == [20, 35, 55, 75, 95, 115, 135]
+    assert trace.accuracy(115) == pytest.approx((20 + 30 + 40 + 50 + 60) / 5)
+    assert trace.accuracy(114) == pytest.approx((10 + 20 + 30 + 40 + 50) / 5)
+    assert trace.accuracy(54) == pytest.approx((10 + 20) / 2)
+    assert trace.accuracy(19) is None
+
+
+def test_a_loss_that_was_not_finite_is_never_chosen(tmp_path):
+    assert write(tmp_path / "a", [*LINES[:-1], {**LINES[-1], "loss": None}]).loss == float("inf")
+
+
+def test_steps_that_nobody_schedules_are_those_of_the_settings(tmp_path):
+    lines = [{**each, "hyper": {"lr": 0.1}} for each in LINES]
+    assert write(tmp_path / "a", lines, steps=7).steps == 13 * 14 + 7
+
+
+def test_a_candidate_may_spend_a_fifth_more_than_the_oracle(tmp_path):
+    """Its sixth test is after 115 client steps: within 96 * 1.2 = 115.2, not within 95 * 1.2 = 114. Within 10 * 1.2
+    there is none: chance."""
+    own = write(tmp_path / "own", LINES)
+    equal = {}
+    for steps in (96, 95, 10):
+        oracle = write(tmp_path / str(steps), [line(1, 1, steps, 0.9)])
+        result = lab.compared("FA", lab.PROBLEMS["digits-one"], "a", 0, oracle, own)
+        assert result.regret == pytest.approx(90 - 50)
+        equal[steps] = result.equal
+    assert equal == {96: pytest.approx(40), 95: pytest.approx(30), 10: 10.0}
+
+
+def test_a_log_that_is_packed_while_it_is_read_is_read_all_the_same(tmp_path, monkeypatch):
+    """As when one run ends while the search looks at the others."""
+    whole = write(tmp_path / "a", LINES)
+
+    def packed_first(path):
+        monkeypatch.undo()
+        pack(tmp_path / "a")
+        return path.read_bytes()
+
+    monkeypatch.setattr(Path, "read_bytes", packed_first)
+    assert lab.read_trace(tmp_path / "a") == whole
+
+
+# --- what regrets come to ---
+
+
+def result(problem, seed, accuracy, candidate="a", oracle=50.0, **more):
+    figures = {"equal": accuracy, "client_steps": 300, "oracle_steps": 200, "chance": 10.0, **more}
+    return Result("FA", problem, candidate, seed, oracle, accuracy, **figures)
+
+
+REGRETS = {"one": [1.0, 3.0], "two": [-2.0, 0.0]}
+
+
+def test_negatives_count_as_nothing_by_problem():
+    """Means of the problems: 2 and -1."""
+    assert mean_over_problems(REGRETS, clipped=False) == 0.5
+    assert mean_over_problems(REGRETS, clipped=True) == 1.0
+
+
+@pytest.mark.parametrize("clipped", [False, True])
+def test_the_interval_is_that_of_all_ways_to_draw(clipped):
+    """Two problems with two seeds can be drawn in 4 ways, and the seeds of each place in 4: all 64 are as likely."""
+    found = []
+    for places in itertools.product(REGRETS.values(), repeat=2):
+        for seeds in itertools.product(itertools.product((0, 1), repeat=2), repeat=2):
+            means = [np.mean([values[s] for s in drawn]) for values, drawn in zip(places, seeds, strict=True)]
+            found.append(np.mean([max(0, mean) if clipped else mean for mean in means]))
+    assert len(found) == 64
+    found.sort()
+    # 1/64 is below 2.5 % and 2/64 above: the second smallest and the second largest
+    assert interval(REGRETS, clipped) == (found[1], found[-2])
+
+
+def test_problems_may_have_different_numbers_of_seeds():
+    """Whatever is drawn, a problem's mean is 4 or 1."""
+    low, high = interval({"one": [4.0], "two": [1.0, 1.0, 1.0]}, clipped=False)
+    assert (low, high) == (1.0, 4.0)  # each in a quarter of the draws
+
+
+def test_a_run_is_at_chance_only_where_the_oracle_learns():
+    """Ten classes: below 15 %."""
+    assert result("one", 0, 14.9).at_chance
+    assert not result("one", 0, 15.1).at_chance
+    assert not result("one", 0, 9.0, oracle=14.0).at_chance
+
+
+def test_the_tables_show_all_of_it():
+    results = [
+        result("one", 0, 49.0, equal=45.0), result("one", 1, 47.0, equal=45.0),
+        result("two", 0, 52.0), result("two", 1, 50.0),
+        result("one", 0, 12.0, "b"),
+    ]  # fmt: skip
+    chosen = Oracle("FA", "one", 0.2, 0.99, 6, 0.98, 0.1234, 9, False, (94.0, 96.0), (100, 300))
+    lines = regret.markdown(results, [chosen], range(2)).splitlines()
+    low, high = interval(REGRETS, clipped=True)
+    for wanted in (
+        "|  | a | b |",
+        "| one | 2.0 | 38.0 (1 of 2 seeds) |",
+        "| two | -1.0 | – |",
+        f"| **mean, negatives as 0** | 1.00 [{low:.2f}, {high:.2f}] | 38.00 |",
+        "| **worst** | 2.0 (one) | 38.0 (one) |",
+        "| **runs at chance** | 0 of 4 | 1 of 1 |",
+        # at equal steps 50 - 45; 300 steps are 1.5 times 200
+        "| one | 5.0 (1.5x) | 38.0 (1.5x, 1 of 2 seeds) |",
+        # the standard deviation of 94 and 96 is the root of 2
+        "| one | FA | 0.2 x 0.99 | 6 x 0.98 | 0.1234 | 9 | 95.0 ± 1.41 | 200 |",
+    ):
+        assert wanted in lines
+    rows = list(csv.DictReader(io.StringIO(regret.as_csv(results))))
+    assert [len(rows), float(rows[0]["regret"]), float(rows[0]["equal_regret"])] == [5, 1.0, 5.0]
+
+
+@pytest.mark.slow
+def test_the_picture_names_problems_candidates_and_parts(tmp_path):
+    results = [result("problem-one", 0, 49.0, "tuner-a"), result("problem-two", 0, 10.0, "tuner-b")]
+    regret.draw(results, tmp_path / "r.svg")
+    text = (tmp_path / "r.svg").read_text()
+    assert all(f"<!-- {name} -->" in text for name in ("problem-one", "problem-two", "tuner-a", "tuner-b"))
+    assert "<!-- FA at the clients -->" in text
+
+
+# --- the command ---
+
+BAD = [
+    (["--problems", "mnist"], "unknown problem 'mnist'; there are mnist-iid-C1,"),
+    (["--candidates", "best"], "unknown candidate 'best'; there are default, frozen, random"),
+    (["--candidate", "x"], "--candidate x: expected NAME:KEY=VALUE"),
+    (["--candidate", "a/b:hyper_lr=1"], "expected NAME:KEY=VALUE"),
+    (["--candidate", "x:hyper_rl=1"], "unknown setting 'hyper_rl'; did you mean 'hyper_lr'?"),
+    (["--candidate", "x:hyper_lr=fast"], "hyper_lr = 'fast': expected a number"),
+    (["--candidate", "x:rounds=900"], "candidate x: rounds is the problem's"),
+    (["--candidate", "frozen:hyper_lr=1"], "there is a candidate of that name"),
+    (["--parts", "FA+XX", "--problems", "digits-one"], "there is no 'XX'"),
+    (["--first-seed", "-1"], "expected 0 or more"),
+    (["--no-run"], "no such folder"),
+]
+
+
+@pytest.mark.parametrize(("words", "complaint"), BAD)
+def test_bad_input_is_explained(words, complaint, tmp_path, capsys):
+    assert main(["bench", "tuner", "--results", str(tmp_path / "r"), *words]) == 2
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_candidate_of_the_command_line_is_laid_over_the_default():
+    name, settings = candidate("wide:grid=lr = 0.001..9/9 log; steps = 2..4/3,hyper-lr=0.5, guards=no")
+    assert name == "wide"
+    assert settings == {"grid": "lr = 0.001..9/9 log; steps = 2..4/3", "hyper_lr": 0.5, "guards": False}
+
+
+def test_problems_without_their_data_are_left_out(tmp_path, capsys):
+    """On a fresh machine there is no MNIST."""
+    words = ["--problems", "mnist-one-C1,kws16-natural,mnist-iid-C1", "--results", str(tmp_path / "r")]
+    assert main(["bench", "tuner", *words]) == 0
+    said = capsys.readouterr().out
+    assert "left out: mnist-one-C1, mnist-iid-C1: mnist is not on this machine; `fedaccord data fetch mnist`" in said
+    assert "left out: kws16-natural: speech_commands is not on this machine" in said
+    assert "no finished run of a candidate" in said
+
+
+def test_help_names_all_that_can_be_chosen(capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", "tuner", "--help"])
+    said = capsys.readouterr().out
+    assert all(name in said for name in (*lab.PROBLEMS, *lab.CANDIDATES, lab.RANDOM, "--search-only", "--first-seed"))
+
+
+# --- all of it ---
+
+SMALL = lab.Problem(
+    "small",
+    "digits",
+    {"split": "non-iid", "rounds": 30, "test_every": 1, "checkpoint_every": 10, "engine": "serial"},
+    (Schedule(0.1, 1.0, 2), Schedule(0.2, 0.98, 2)),
+)
+PROBLEMS = {"small": SMALL, "small-clients": lab.without_server(SMALL)}
+MOST = 3
+WORDS = ["--problems", "small,small-clients", "--parts", "FA", "--seeds", "1", "--candidates", "random"]
+WORDS += ["--candidate", "still:hyper_lr=0,grid=lr = 0.1..0.2/2; steps = 1..2/2"]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(lab, "PROBLEMS", PROBLEMS)
+    monkeypatch.setattr(searching, "MOST", MOST)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The folder of a lab that was stopped during its first runs and taken up again; which runs were started when."""
+    folder = tmp_path_factory.mktemp("lab")
+    started: list[list[str]] = []
+    open_child = runner.open_child
+
+    def noted(cell, folder):
+        started[-1].append(cell.name)
+        return open_child(cell, folder)
+
+    def stop():
+        """As Ctrl-C does, as soon as a run has three rounds."""
+        end = time.monotonic() + 600
+        while not any(len(list(read_rounds(path.parent))) >= 3 for path in folder.rglob("rounds.jsonl")):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lab, "PROBLEMS", PROBLEMS)
+        patch.setattr(searching, "MOST", MOST)
+        patch.setattr(runner, "open_child", noted)
+        for code in (130, 0):
+            started.append([])
+            stopper = threading.Thread(target=stop)
+            if code == 130:
+                stopper.start()
+            assert main(["bench", "tuner", *WORDS, "--results", str(folder)]) == code
+            if code == 130:
+                stopper.join()
+    return folder, started
+
+
+def test_a_lab_that_was_stopped_goes_on_and_is_whole(measured):
+    """Three schedules are tried (two, one beyond the better); the best and two candidates run on both problems."""
+    folder, (before, after) = measured
+    runs = sorted(path.parent for path in folder.rglob("settings.toml"))
+    assert len(runs) == 3 + 2 * (1 + 2)
+    assert {f"{run.parent.name}/{run.name}" for run in runs} == {*before, *after}
+    assert len(before) <= 2 < len(after)
+    assert len(after) == len(set(after))
+    for run in runs:
+        assert [each["round"] for each in read_rounds(run)] == list(range(1, 31))
+        assert (run / "rounds.jsonl.gz").is_file()
+
+
+def test_the_oracle_is_the_best_on_the_server_s_set_with_seed_ten(measured):
+    folder, _ = measured
+    about = json.loads((folder / "small" / "FA-oracle.json").read_text())
+    losses = {}
+    for path in (folder / "small").glob("FA-lr*-s10"):
+        settings = read_settings(path)
+        losses[settings.lr, settings.lr_decay, settings.steps] = np.mean([r["loss"] for r in read_rounds(path)][-5:])
+    assert len(losses) == MOST
+    lowest = min(losses, key=losses.get)
+    chosen = about["chosen"]
+    assert (chosen["lr"], chosen["lr_decay"], chosen["steps"]) == lowest
+    assert sorted(each["loss"] for each in about["tried"]) == pytest.approx(sorted(losses.values()))
+    for problem, evaluate in (("small", "server"), ("small-clients", "clients")):
+        settings = read_settings(folder / problem / f"FA-{Schedule(*lowest).name}-s0")
+        assert settings.evaluate == evaluate
+    assert not (folder / "small-clients" / "FA-oracle.json").exists()
+
+
+def test_regret_is_the_difference_of_the_last_five_tests(measured):
+    folder, _ = measured
+    rows = list(csv.DictReader(io.StringIO((folder / "runs.csv").read_text())))
+    assert [(row["problem"], row["candidate"]) for row in rows] == [
+        (problem, candidate) for problem in PROBLEMS for candidate in ("random", "still")
+    ]
+    for row in rows:
+        (oracle,) = (folder / row["problem"]).glob("FA-lr*-s0")
+        last = [
+            100 * np.mean([each["metrics"]["accuracy"] for each in read_rounds(run)][-5:])
+            for run in (oracle, folder / row["problem"] / f"FA-{row['candidate']}-s0")
+        ]
+        assert float(row["regret"]) == pytest.approx(last[0] - last[1], abs=1e-3)
+    table = (folder / "regret.md").read_text()
+    assert f"| small | {float(rows[0]['regret']):z.1f} |" in table
+    assert "<!-- small-clients -->" in (folder / "regret.svg").read_text()
+
+
+def test_candidates_are_the_tuner_with_their_settings(measured):
+    folder, _ = measured
+    still, random = (read_settings(folder / "small" / f"FA-{name}-s0") for name in ("still", "random"))
+    assert (still.method, still["hyper_lr"], still.grid) == ("FA+AH", 0.0, "lr = 0.1..0.2/2; steps = 1..2/2")
+    assert random.method == "FA"
+
+
+@pytest.mark.usefixtures("small")
+def test_without_running_the_same_tables_are_made_again(measured, capsys, monkeypatch):
+    folder, _ = measured
+    monkeypatch.setattr(runner, "open_child", lambda *_: pytest.fail("a run was started"))
+    names = ("regret.md", "runs.csv", "regret.svg", "small/FA-oracle.json")
+    kept = {name: (folder / name).read_bytes() for name in names}
+    for name in kept:
+        (folder / name).unlink()
+    for words in ([], ["--no-run"]):  # nothing is missing, so the first has nothing to run either
+        assert main(["bench", "tuner", *WORDS, "--results", str(folder), *words]) == 0
+        assert {name: (folder / name).read_bytes() for name in kept} == kept
+    capsys.readouterr()
+    assert main(["bench", "tuner", *WORDS, "--results", str(folder), "--no-run", "--search-only"]) == 0
+    assert capsys.readouterr().out.count("| FA |") == 2
+
+
+@pytest.mark.usefixtures("small")
+def test_a_run_of_other_settings_in_the_same_place_is_told(measured, capsys):
+    folder, _ = measured
+    words = [word.replace("hyper_lr=0", "hyper_lr=1") for word in WORDS]
+    assert main(["bench", "tuner", *words, "--results", str(folder)]) == 2
+    assert "small/FA-still-s0: was run with hyper_lr = 0.0, not 1.0; choose another" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_complaint_about_what_follows_stops_the_runs_under_way(tmp_path):
+    """After the first run, what follows cannot be told; the second, of far more rounds than anybody waits for, ends."""
+    first = lab.make_cell(SMALL, "FA", "a", 0, "FA", {})
+    second = lab.make_cell(lab.replace(SMALL, settings={**SMALL.settings, "rounds": 10**6}), "FA", "b", 0, "FA", {})
+
+    def complain():
+        raise SettingsError("no")
+
+    with pytest.raises(SettingsError, match="no"):
+        runner.run_missing([first, second], tmp_path, lanes=2, more=complain)
+    assert len(list(read_rounds(tmp_path / first.name))) == 30
