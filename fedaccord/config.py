@@ -86,6 +86,7 @@ class Settings:
     init: str = one_of(
         "as-given", ("as-given", "he", "unit-variance"),
         "First weights of Linear layers and convolutions: the model's own, He's draw, or that draw scaled on examples",
+        printed="as-given",
     )  # fmt: skip
 
     lr: float = above(0, 0.1, "Learning rate of the first round (fixed schedule).")

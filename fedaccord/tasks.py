@@ -104,7 +104,7 @@ PRESETS = {
             cifar10.load,
             cifar_cnn,
             Pixels((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-            {"rounds": 200, "augment": True},
+            {"rounds": 200, "augment": True, "init": "he"},
             {
                 "iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 30},
                 "non-iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 10},
@@ -115,7 +115,7 @@ PRESETS = {
             speech_commands.load,
             kws_cnn,
             Pixels((0.5,), (0.25,)),
-            {"rounds": 200},
+            {"rounds": 200, "init": "he"},
             {
                 "iid": {"lr": 0.2, "lr_decay": 0.99, "steps": 20},
                 "non-iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 10},

@@ -87,6 +87,7 @@ def test_he_weights_have_variance_two_over_the_inputs_of_an_output(make, shape, 
     assert float(output.relu().square().mean()) == pytest.approx(1, rel=0.05)
 
 
+@torch.no_grad()
 def test_hes_last_layer_is_a_tenth_whatever_the_order_in_which_layers_were_made():
     class Backwards(nn.Module):
         def __init__(self):
@@ -266,7 +267,7 @@ def test_a_layer_whose_output_does_not_vary_keeps_its_draw():
             return 0.3 + 1e-6 * x.tanh()
 
     model = nn.Sequential(nn.Linear(4, 4), AlmostConstant(), nn.Linear(4, 1))
-    drawn = started(nn.Sequential(nn.Linear(4, 4), nn.Identity(), nn.Linear(4, 1)), None, "he")
+    drawn = started(nn.Sequential(nn.Linear(4, 4), nn.Identity(), nn.Linear(4, 1), nn.Linear(1, 1)), None, "he")
     assert torch.equal(started(model, noise(16, 4), "unit-variance")[2].weight, drawn[2].weight)
 
 

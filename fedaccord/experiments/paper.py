@@ -24,7 +24,7 @@ NO_WD = ("FA", "FA+RM+AH", "FA+RM", "FA+AH")
 FIXED = ("FA", "FA+WD", "FA+RM")
 # how the runs in results/ were made: as printed, but with the cohort's weights, guards, and the clients' own yardstick
 BEFORE = {
-    **config.printed(find("FA+RM+AH")), "weighting": "cohort", "guards": True, "yardstick": "objective"
+    **config.printed(find("FA+RM+AH")), "weighting": "cohort", "guards": True, "yardstick": "objective",
 }  # fmt: skip
 OFTEN = {"test_every": 5, "checkpoint_every": 5, **BEFORE}
 SELDOM = {"test_every": 20, "checkpoint_every": 50, **BEFORE}

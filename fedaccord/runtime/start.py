@@ -38,8 +38,8 @@ models.py and examples/zoo.py He's start varies by at most 1.7. On MNIST its wei
 times, and torch's start on pixels of 0 to 255 varies by 8 with a loss of 4 times."""
 
 OUTPUT = 0.1
-"""With he, the last layer is made smaller by this: the model begins without an opinion, and the first steps do not tear its
-layers apart. Keywords of one class a client, a narrow network, 60 rounds: 38 % with it, 33 % without; docs/log.md."""
+"""With he, the last layer is made smaller by this: the model begins without an opinion, and the first steps do not tear
+its layers apart. Keywords of one class a client, a narrow network, 60 rounds: 38 % with it, 33 % without."""
 TRIES = 3
 """Divisions after which a layer's scale is left as it is. One is enough for a layer that is linear in its weight."""
 NOISE = 1e-4
