@@ -356,7 +356,7 @@ def test_settings_are_those_that_the_runs_have(tmp_path):
     matched = write_run(tmp_path / "matched", [line(1)], method="FA+RM")
     alone = {row["name"] for row in page_data([plain])["settings"]}
     both = {row["name"]: row for row in page_data([plain, matched])["settings"]}
-    assert both.keys() - alone == {"rm_weight", "rm_layers", "rm_kernel", "rm_batch", "rm_memory"}
+    assert both.keys() - alone == {"rm_weight", "rm_layers", "rm_kernel", "rm_step", "rm_batch", "rm_memory"}
     assert both["rm_weight"]["values"] == ["–", "0.0001"]
     assert [name for name, row in both.items() if row["differs"]] == ["method"]  # FA has no rm_weight to differ in
 
