@@ -95,6 +95,7 @@ class Reinforce:
             "round": round,
             "held": 1,
             "rewards": [],
+            "psi": {"mu": state["mu"], "A": state["A"]},
             "choice": self.grid.choice(index),
             "p": P.probability(index),
             "score_mu": score.mu.tolist(),
@@ -133,7 +134,8 @@ class Reinforce:
             return {**state, "pending": [entry, *others]}
         known = 2 * self.interval + 1 if self.baseline == "centred" else self.interval + 1
         earned = reward if self.hold == 1 else 1 - math.prod(1 - each for each in entry["rewards"])
-        window = [*state["window"], {**entry, "reward": earned}][-known:]  # Z' = min(Z, t - 1): what there is
+        done = {name: value for name, value in entry.items() if name != "psi"}
+        window = [*state["window"], {**done, "reward": earned}][-known:]  # Z' = min(Z, t - 1): what there is
         moved = self.moved(state, window)
         return {**state, **moved, "window": window, "pending": others, "updates": state["updates"] + 1}
 
@@ -208,11 +210,11 @@ class Reinforce:
         return np.clip(mu, low, high)
 
     def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
-        """`before` is the state after sampling: its mu and A are those that h was drawn from."""
-        means = {axis.name: axis.value_at(mu) for axis, mu in zip(self.grid.axes, before["mu"], strict=True)}
+        """`before` is the state after sampling; mu and A are those that h was drawn from."""
+        psi = before["pending"][-1]["psi"]
+        means = {axis.name: axis.value_at(mu) for axis, mu in zip(self.grid.axes, psi["mu"], strict=True)}
         return {
-            "mu": before["mu"],
-            "A": before["A"],
+            **psi,
             "mean": {name: float(f"{value:.6g}") for name, value in means.items()},
             "p": before["pending"][-1]["p"],
             "baseline": self.credit(after["window"])[1] if after["window"] else None,

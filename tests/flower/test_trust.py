@@ -112,6 +112,7 @@ def test_every_message_of_a_run_holds_the_allowed_names_and_no_canary(federation
             "split": "iid",
             "lr": 1e-6,
             "rm_weight": 1e-12,
+            "rm_step": 0.0,
             "evaluate": evaluate,
             "steps": 3,
             "rounds": 4,
