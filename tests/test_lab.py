@@ -261,7 +261,8 @@ def test_the_tables_show_all_of_it():
         result("two", 0, 52.0), result("two", 1, 50.0),
         result("one", 0, 12.0, "b"),
     ]  # fmt: skip
-    chosen = Oracle("FA", "one", 0.2, 0.99, 6, 0.98, 0.1234, 9, False, (94.0, 96.0), (100, 300))
+    tried = {"this": 93.0, "that": 97.0, "another": 20.0}
+    chosen = Oracle("FA", "one", 0.2, 0.99, 6, 0.98, 0.1234, tried, "this", False, (94.0, 96.0), (100, 300))
     lines = regret.markdown(results, [chosen], range(2)).splitlines()
     low, high = interval(REGRETS, clipped=True)
     for wanted in (
@@ -274,7 +275,7 @@ def test_the_tables_show_all_of_it():
         # at equal steps 50 - 45; 300 steps are 1.5 times 200
         "| one | 5.0 (1.5x) | 38.0 (1.5x, 1 of 2 seeds) |",
         # the standard deviation of 94 and 96 is the root of 2
-        "| one | FA | 0.2 x 0.99 | 6 x 0.98 | 0.1234 | 9 | 95.0 ± 1.41 | 200 |",
+        "| one | FA | 0.2 x 0.99 | 6 x 0.98 | 0.1234 | 3 | 93.0 (97.0) | 95.0 ± 1.41 | 200 |",
     ):
         assert wanted in lines
     rows = list(csv.DictReader(io.StringIO(regret.as_csv(results))))

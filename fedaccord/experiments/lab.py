@@ -243,12 +243,17 @@ class Lab:
                 about = {
                     "problem": searched.name,
                     "part": part,
-                    "by": f"mean loss on the server's set over the last {LAST} rounds, seed {SELECTION}",
+                    "by": f"mean loss on the server's set over the last {LAST} rounds, seed {SELECTION}; the test "
+                    "accuracies, in %, are there to show what that choice is worth",
                     "chosen": None if found.chosen is None else asdict(found.chosen),
                     "at_edge": found.at_edge,
                     "to_try": [asdict(each) for each in found.missing],
                     "tried": [
-                        {**asdict(each), "loss": loss if math.isfinite(loss) else None}
+                        {
+                            **asdict(each),
+                            "loss": loss if math.isfinite(loss) else None,
+                            "accuracy": self.selection(searched, part, each),
+                        }
                         for each, loss in found.losses.items()
                     ],
                 }
@@ -258,7 +263,7 @@ class Lab:
         """What was chosen, and how it did with the seeds that are reported."""
         for part in self.parts:
             for problem in self.problems:
-                _, found = self.search(problem, part)
+                searched, found = self.search(problem, part)
                 if found.chosen is None:
                     continue
                 runs = [self.trace(fixed_cell(problem, part, found.chosen, seed)) for seed in self.seeds]
@@ -268,11 +273,18 @@ class Lab:
                     problem.name,
                     **asdict(found.chosen),
                     loss=found.losses[found.chosen],
-                    tried=len(found.losses),
+                    tried={each.name: self.selection(searched, part, each) for each in found.losses},
+                    chosen=found.chosen.name,
                     at_edge=found.at_edge,
                     accuracies=tuple(tested(trace) for trace in there),
                     client_steps=tuple(trace.steps for trace in there),
                 )
+
+    def selection(self, searched: Problem, part: str, schedule: Schedule) -> float:
+        """The test accuracy of a schedule that the search tried; nothing is chosen by it."""
+        trace = self.trace(fixed_cell(searched, part, schedule, SELECTION))
+        assert trace is not None
+        return tested(trace)
 
     def results(self) -> Iterator[Result]:
         """Each candidate's run beside the oracle's of the same seed, where both are finished."""
