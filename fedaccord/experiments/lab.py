@@ -22,6 +22,7 @@ from fedaccord.data import catalog
 from fedaccord.experiments import runner
 from fedaccord.experiments.search import Schedule, Search, around, search
 from fedaccord.experiments.study import Cell, Row, finished, known_task
+from fedaccord.methods.registry import find
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.report.regret import Oracle, Result
 from fedaccord.runtime.folder import read_rounds, read_settings
@@ -29,6 +30,9 @@ from fedaccord.runtime.folder import read_rounds, read_settings
 CANDIDATES: dict[str, Mapping[str, Any]] = {
     "default": {},
     "frozen": {"hyper_lr": 0.0},  # h is always drawn around the middle of the grid
+    "walk": {"psi": "walk"},  # psi moves at random
+    "adam": {"psi": "adam", "hyper_lr": 0.01},
+    "paper": config.printed(find("FA+RM+AH")),  # everything as printed
 }
 """Tuners by name: the settings that are laid over a problem's, with AH added to the client part."""
 
