@@ -12,7 +12,10 @@ import warnings
 import numpy as np
 import pytest
 
+from fedaccord import config
 from fedaccord.cli import main
+from fedaccord.methods.registry import find
+from fedaccord.runtime.folder import read_settings
 
 FEDACCORD = [sys.executable, "-m", "fedaccord.cli"]
 
@@ -215,3 +218,14 @@ def test_data_commands(tmp_path, capsys):
     )
     assert "20 clients" in capsys.readouterr().out
     assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_paper_means_everything_as_printed_unless_said(tmp_path, capsys):
+    words = ["run", "digits", "--method", "FA+RM+AH", "--paper", "--interval", "3", "--rounds", "1"]
+    assert main([*words, "--runs", str(tmp_path), "--name", "printed", "--json"]) == 0
+    found = read_settings(tmp_path / "printed")
+    printed = {"cohorts": "random", "weighting": "population", "yardstick": "cross-entropy", "guards": False}
+    printed |= {"average": False, "psi": "ascent", "hold": 1, "align": False, "rm_step": 0.0, "init": "as-given"}
+    assert {name: found[name] for name in printed} == printed
+    assert found["interval"] == 3
+    assert config.printed(find("FA")).keys() & {"psi", "rm_step"} == set()

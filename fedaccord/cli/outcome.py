@@ -52,17 +52,20 @@ def carry_on(options: argparse.Namespace, setup: Any, folder: Any) -> int:
 
 def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, how_to_go_on: str) -> int:
     """Print the summary of a run that ended or was stopped, and return the exit code."""
+    from fedaccord.core.algorithm import LAST
     from fedaccord.runtime.folder import log_sha256, params_sha256, read_metrics
     from fedaccord.runtime.live import figures
 
     percent = {note.name for note in read_metrics(folder) if note.percent}
     rounds = [dataclasses.asdict(log) for log in outcome.rounds]
-    metrics: dict[str, float] = next((log.metrics for log in reversed(outcome.rounds) if log.metrics), {})
+    tested = next((log for log in reversed(outcome.rounds) if log.metrics), None)
+    metrics = tested.metrics if tested else {}
     summary: dict[str, Any] = {
         "run": str(folder),
         "rounds": outcome.state.round,
         "loss": outcome.state.loss,
         "metrics": metrics,
+        "handed": tested.handed if tested else None,
         "stopped": outcome.stopped,
         "warnings": outcome.warnings,
         "seconds": round(time.monotonic() - began, 2),
@@ -77,6 +80,10 @@ def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, 
     print(
         f"after round {outcome.state.round}: {figures(outcome.state.loss, metrics, percent)}  ({summary['seconds']} s)"
     )
+    if summary["handed"] not in (None, LAST):
+        print(
+            f"the metrics are those of the {summary['handed']} running mean of the model, which is what is handed out"
+        )
     print(f"parameters  sha256 {summary['params_sha256'][:16]}  log sha256 {summary['log_sha256'][:16]}")
     print(f"run folder  {folder}")
     if outcome.stopped:
