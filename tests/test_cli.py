@@ -220,6 +220,8 @@ def test_data_commands(tmp_path, capsys):
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
+@pytest.mark.anywhere
 def test_paper_means_everything_as_printed_unless_said(tmp_path, capsys):
     words = ["run", "digits", "--method", "FA+RM+AH", "--paper", "--interval", "3", "--rounds", "1"]
     assert main([*words, "--runs", str(tmp_path), "--name", "printed", "--json"]) == 0
