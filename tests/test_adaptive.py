@@ -70,6 +70,7 @@ def test_psi_and_its_window_survive_a_stop_to_the_bit(tmp_path, changes):
     assert finish(tmp_path / "cut", simulation(**changes)) == whole
 
 
+@pytest.mark.slow
 def test_a_replay_of_a_tuned_run_is_that_run(tmp_path):
     """FA with the recorded h_t: the same hyper-parameters, hence the same model, to the bit."""
     tuned, _, _ = finish(tmp_path / "tuned", simulation())

@@ -15,6 +15,7 @@ def test_every_setting_has_a_sentence():
         assert len(item.help) > 15, item.name
 
 
+@pytest.mark.slow
 @given(
     st.fixed_dictionaries(
         {},

@@ -75,6 +75,7 @@ def test_an_outside_method_has_its_column_its_scalar_and_its_line_on_the_page(wr
     assert any("the drift that was taken out had norm" in sentence for sentence in shown["sentences"])
 
 
+@pytest.mark.slow
 def test_a_hyper_parameter_of_an_outside_method_can_be_tuned(written):
     drift = load_variable(written / "drift.py", "drift", object, "")
     from fedaccord import Method
@@ -88,6 +89,7 @@ def test_a_hyper_parameter_of_an_outside_method_can_be_tuned(written):
     assert all(set(log.hyper) == {"drift_share", "lr"} for log in history.rounds)
 
 
+@pytest.mark.slow
 def test_a_method_from_a_file_brings_its_options_and_can_be_joined(written, capsys):
     words = ["run", "digits", "--method", f"{written / 'drift.py'}:drift+WD", "--drift-share", "0.3", "--rounds", "1"]
     assert main([*words, "--runs", str(written), "--name", "joined", "--json"]) == 0
@@ -110,6 +112,7 @@ def test_a_setting_that_is_no_hyper_parameter_is_named(written, capsys):
     assert "'drift_share' is no hyper-parameter" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_term_with_a_module_that_is_not_listed_is_not_stacked(written, capsys):
     """The traced graph would keep the first round's teacher for ever."""
     hidden = (written / "distill.py").read_text().replace("self.shared = (teacher,)", "pass")

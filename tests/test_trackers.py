@@ -39,6 +39,7 @@ def stopped(tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_the_csv_has_a_line_a_round_also_after_a_kill(stopped):
     path, logs = stopped()
     with open(path / "rounds.csv", newline="") as file:

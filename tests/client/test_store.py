@@ -119,6 +119,7 @@ def test_what_would_not_fit_goes_to_disk():
     assert not fits_in_memory(10**6, 17_000_000)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=12))
 def test_memory_and_disk_agree_whatever_counts_and_whenever_it_is_saved(tmp_path_factory, actions):
     """Each action is a round of one client: (client, whether its update counts, whether a checkpoint follows)."""

@@ -342,6 +342,7 @@ GREY = Image.fromarray(np.full((6, 5, 3), 77, np.uint8))
 FORMATS = {name: bytes_of(GREY.save, name) for name in ("png", "jpeg", "gif", "bmp", "tiff", "webp")}
 
 
+@pytest.mark.slow
 @given(st.sampled_from(list(FORMATS)), st.data())
 def test_a_damaged_picture_is_a_data_error_or_loads(tmp_path_factory, kind, data):
     damaged = bytearray(FORMATS[kind])

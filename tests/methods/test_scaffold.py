@@ -125,6 +125,7 @@ def refusing(engine, when):
     engine.train = train
 
 
+@pytest.mark.slow
 def test_c_stays_the_mean_of_all_c_i_whatever_is_refused():
     """c moves by the accepted changes only, and so do the c_i: a refused update leaves no trace in either."""
     model, clients = linear(), sites()

@@ -78,6 +78,7 @@ def test_a_pair_measured_on_the_same_examples_is_compared_with_itself():
     assert judge(STATE, NEW, Measured(1.0, before=4.0), 3, guards=True).reward == 0.75
 
 
+@pytest.mark.slow
 def test_liars_cannot_move_a_robust_reward_out_of_the_honest_range():
     """1e4 random rounds; 1 to 4 of 10 clients report what they like, also what is not a number (dropped before)."""
     rng = np.random.default_rng(0)
