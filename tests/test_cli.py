@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 
 import numpy as np
 import pytest
@@ -131,6 +130,7 @@ def mortal(words, fatal, count):
         whole(descriptor)
 
     os.fsync = fsync
+    sys.stdout = open(os.devnull, "w")
     os._exit(main(words))
 
 
@@ -140,16 +140,15 @@ def test_killed_whenever_it_writes_a_run_resumes_to_the_same_hash(tmp_path, caps
 
     Fifty kills from outside, at random instants, are in benchmarks/kill_and_resume.py.
     """
-    fork = multiprocessing.get_context("fork")
+    clean = multiprocessing.get_context("forkserver")  # this process may hold Ray's threads and locks
+    clean.set_forkserver_preload(["fedaccord.runtime.build"])
 
     def run(name, fatal):
         words = ["run", "digits", "--runs", str(tmp_path), "--name", name, "--rounds", "4", "--json"]
         words += ["--engine", "pool"]  # its workers have to go too
-        count = fork.Value("i", 0)
-        process = fork.Process(target=mortal, args=(words, fatal, count))
-        with warnings.catch_warnings():  # of a fork beside threads, which hold no lock that is needed here
-            warnings.simplefilter("ignore", DeprecationWarning)
-            process.start()
+        count = clean.Value("i", 0)
+        process = clean.Process(target=mortal, args=(words, fatal, count))
+        process.start()
         process.join()
         return process.exitcode, count.value
 
