@@ -56,7 +56,7 @@ class RayEngine(SerialEngine):
         self.store = ClientStore(folder, in_memory=folder is None)
         knock(self.address)
         if not ray.is_initialized():
-            here = {"num_cpus": self.count, "include_dashboard": False}
+            here = {"address": "local", "num_cpus": self.count, "include_dashboard": False}  # never somebody else's
             where: dict[str, Any] = {"address": self.address} if self.address else here
             try:
                 ray.init(**where, logging_level=logging.ERROR, log_to_driver=False)
