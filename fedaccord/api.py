@@ -12,7 +12,7 @@ from torch import nn
 
 from fedaccord import config
 from fedaccord.config import Settings
-from fedaccord.core.algorithm import handed_out
+from fedaccord.core.algorithm import handed_out, measuring
 from fedaccord.core.errors import DataError, FedAccordWarning, RunError
 from fedaccord.core.params import load_params
 from fedaccord.core.protocols import Method, Part
@@ -111,7 +111,7 @@ def federate(
         outcome = drive(setup, place, choose(setup, as_json=False) if show else None)
     for sentence in outcome.warnings:
         warnings.warn(sentence, FedAccordWarning, stacklevel=2)
-    load_params(model, handed_out(setup.experiment, outcome.state.model)[1])
+    load_params(model, handed_out(setup.experiment, outcome.state.model, measuring(setup.experiment))[1])
     return History(model.eval(), outcome.rounds, setup.settings, outcome.state, outcome.about)
 
 

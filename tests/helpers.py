@@ -1,5 +1,7 @@
 """Small real parts that many tests build on."""
 
+import time
+
 import torch
 from torch import nn
 
@@ -45,3 +47,11 @@ def module_with(params, buffers=()):
         else:
             made.register_buffer(name, value.clone())
     return made
+
+
+def wait_for(what, seconds=600):
+    """Until it is so. The limit is no measurement: it ends a test that would hang for ever."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,23 @@ def test_a_step_that_blew_up_is_shortened_until_it_does_no_harm():
     assert state.params["w"].item() == 16.0
     assert (log.last_loss, log.guard) == (8.0, "shortened to 1/4: the loss rose from 8 to 32")
     assert log.reward == 1 / 4 - 1
+
+
+def test_each_model_of_a_round_is_measured_once_and_the_best_is_handed_out():
+    """w goes from 8 to 4, so the last is best; of the step the short mean makes 1 - 2/4, the long one 1 - 2/11."""
+    seen = []
+
+    def loss(params, clients):
+        seen.append(float(params["w"][0]))
+        return Measured(seen[-1])
+
+    _, fed = experiment({0: (4.0, 1)}, loss=loss, metrics=lambda params: {"w": float(params["w"][0])}, rounds=1)
+    fed = replace(fed, guard=guard(rewarded="short"))
+    before = start(fed, W)
+    seen.clear()
+    _, log = run_round(fed, before)
+    assert sorted(seen) == pytest.approx([4.0, 8 - 4 * 9 / 11, 6.0])
+    assert (log.handed, log.metrics, log.loss, log.last_loss) == ("last", {"w": 4.0}, 6.0, 4.0)
 
 
 def test_a_model_with_a_non_finite_loss_is_rolled_back():

@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from helpers import wait_for
 
 from fedaccord import config
 from fedaccord.cli import main
@@ -143,13 +143,6 @@ def test_a_study_that_was_cut_off_goes_on_where_it_was(tmp_path, how):
     straight = ["run", "digits", "--runs", str(tmp_path), "--name", "straight", "--engine", "serial", "--json"]
     assert main([*straight, "--rounds", str(whole)]) == 0
     assert losses == [line["loss"] for line in read_rounds(tmp_path / "straight")]
-
-
-def wait_for(what, seconds=600):
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def holders(folder: Path) -> list[str]:

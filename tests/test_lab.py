@@ -7,11 +7,11 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import wait_for
 
 from fedaccord import config
 from fedaccord.cli import main
@@ -371,10 +371,7 @@ def measured(tmp_path_factory):
 
     def stop():
         """As Ctrl-C does, as soon as a run has three rounds."""
-        end = time.monotonic() + 600
-        while not any(len(list(read_rounds(path.parent))) >= 3 for path in folder.rglob("rounds.jsonl")):
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_for(lambda: any(len(list(read_rounds(path.parent))) >= 3 for path in folder.rglob("rounds.jsonl")))
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.MonkeyPatch.context() as patch:

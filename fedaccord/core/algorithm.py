@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol, TypeVar
 
 import torch
@@ -137,10 +136,11 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
     with clock("aggregate"):
         mean = ex.server.aggregate(t, state.model, updates, h.hyper, ex.total_examples)  #              14
     with clock("evaluate"):
-        verdict = ex.guard(state, mean, partial(measured, ex, mean.accepted))  #                     15, 16
+        measure = measuring(ex, mean.accepted)
+        verdict = ex.guard(state, mean, measure)  #                                                  15, 16
         handed, metrics = None, {}
         if ex.metrics is not None and (t % ex.test_every == 0 or t == ex.rounds):
-            handed, params = handed_out(ex, verdict.model)
+            handed, params = handed_out(ex, verdict.model, measure)
             metrics = ex.metrics(params)
     with clock("policy"):
         seen = observation(t, state, order, mean, verdict, metrics, clock)
@@ -199,12 +199,20 @@ def observation(
     )
 
 
-def measured(ex: Experiment, accepted: Sequence[Accepted], model: Snapshot, which: str) -> Measured:
-    """Line 15: the loss of a model, or of a running mean of it."""
-    return ex.loss(ex.server.models(model)[which], accepted)
+def measuring(ex: Experiment, accepted: Sequence[Accepted] = ()) -> Measure:
+    """Line 15: the loss of a model, or of a running mean of it; each is measured once."""
+    known: dict[tuple[int, str], tuple[Snapshot, Measured]] = {}  # the snapshot too: its id must stay its own
+
+    def measure(model: Snapshot, which: str) -> Measured:
+        key = (id(model), which)
+        if key not in known:
+            known[key] = (model, ex.loss(ex.server.models(model)[which], accepted))
+        return known[key][1]
+
+    return measure
 
 
-def handed_out(ex: Experiment, model: Snapshot) -> tuple[str, Params]:
+def handed_out(ex: Experiment, model: Snapshot, measure: Measure) -> tuple[str, Params]:
     """The model to use, and its name: of the last and its running means the one with the smallest loss at the server.
 
     Without a server's set nobody can tell them apart; then it is the first of the means.
@@ -215,7 +223,7 @@ def handed_out(ex: Experiment, model: Snapshot) -> tuple[str, Params]:
     if ex.clients_report:
         name = next(name for name in models if name != LAST)
         return name, models[name]
-    losses = {name: ex.loss(params, []).loss for name, params in models.items()}
+    losses = {name: measure(model, name).loss for name in models}
     usable = {name: loss for name, loss in losses.items() if loss is not None and math.isfinite(loss)}
     best = min(usable, key=lambda name: usable[name]) if usable else LAST
     return best, models[best]

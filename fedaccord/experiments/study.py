@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from fedaccord import config
-from fedaccord.config import FIELDS, Settings
+from fedaccord.config import Settings
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.files import make_folder, write_durably
 from fedaccord.core.settings import EXPERIMENT, LENGTH, SERVER
 from fedaccord.methods.registry import find
 from fedaccord.report import paper, tables
 from fedaccord.runtime.folder import SETTINGS, MetricNote, read_rounds, read_settings
-from fedaccord.server.steps import SERVER_SETTINGS
 from fedaccord.tasks import Task, find_task
 
 OPEN: dict[str, tuple[Any, ...]] = {"clients": (10,), "augment": (False,), "entropy_min": (None, 2.0032)}
@@ -92,8 +91,7 @@ def done(cell: Cell, folder: Path) -> int:
 def telling(settings: Settings) -> set[str]:
     """The settings that tell one run of this method from another."""
     method = find(settings.method)
-    brought = {**FIELDS, **{each.name: each for each in SERVER_SETTINGS}, **method.settings}
-    names = {name for name, each in brought.items() if each.role in (EXPERIMENT, LENGTH, SERVER)}
+    names = {name for name, each in config.brought(method).items() if each.role in (EXPERIMENT, LENGTH, SERVER)}
     tuned = method.tunes(settings.values())
     if not tuned:
         return names - {"grid", "start"}

@@ -43,7 +43,7 @@ class AdaptiveHyper(Part):
             ("causal", "centred"),
             "baseline",
             "causal",
-            "Baseline of the reward: Eq. 7, which the paper uses, or Eq. 6",
+            "Baseline of the reward where psi = ascent: Eq. 7, which the paper uses, or Eq. 6",
         ),
     )
 

@@ -36,10 +36,10 @@ SLOWER = 10
 
 @dataclass(frozen=True)
 class Reinforce:
-    """Eq. 7 (baseline = causal, what the paper uses) or Eq. 6 (baseline = centred), with one of four ways to move psi.
+    """The policy over the grid, with one of four ways to move psi.
 
-    ascent   psi + hyper_lr * gradient, as printed
-    adam     by Adam on the gradient of advantages that were divided by their own spread
+    ascent   psi + hyper_lr * gradient, as printed: Eq. 7 (baseline = causal, what the paper uses) or 6 (centred)
+    adam     by Adam on the correlation of rewards and scores
     scaled   by the correlation of rewards and scores, as far as it is beyond chance
     walk     at random: a control
     """
@@ -53,7 +53,7 @@ class Reinforce:
     baseline: str = "causal"
     start_at: tuple[float, ...] = ()  # mu_1 in normalised units; the middle of the grid if empty
     psi: str = ASCENT
-    hold: int = 1  # rounds for which a choice is held: a pass over the clients, at most Z
+    hold: int = 1  # rounds for which a choice is held
     align: bool = False  # begin with many SGD iterations where the clients' first steps agree, with few where not
 
     @property
@@ -105,7 +105,9 @@ class Reinforce:
     def aligned(self, state: PolicyState, seen: Observation) -> PolicyState:
         """mu of the SGD iterations by the mean cosine between the first steps of two clients."""
         count = len(seen.update_norms)
-        if not self.align or "steps" not in self.names or seen.round > 1 or seen.alignment is None or count < 2:
+        if not self.align or self.start_at or "steps" not in self.names:
+            return state  # somebody has said where to start, or there is nothing to begin with
+        if seen.round > 1 or seen.alignment is None or count < 2:
             return state
         cosine = (count * seen.alignment**2 - 1) / (count - 1)
         place = float(np.interp(cosine, [OPPOSED[0], ALIKE[0]], [OPPOSED[1], ALIKE[1]]))
@@ -224,6 +226,10 @@ class Reinforce:
     def why(self, before: PolicyState, after: PolicyState) -> str:
         """One sentence for each hyper-parameter: what moved, and what the choices earned that moved it."""
         if before["updates"] == after["updates"]:
+            if before["mu"] != after["mu"]:
+                few = after["mu"][self.names.index("steps")] < before["mu"][self.names.index("steps")]
+                first = "the clients' first steps are opposed" if few else "the clients' first steps agree"
+                return f"from now on {'fewer' if few else 'more'} SGD iterations: {first}"
             held = before["pending"][-1]["held"]
             return f"held: round {held} of {self.hold} with this choice" if self.hold > 1 else "no reward yet"
         window = after["window"]
@@ -248,16 +254,16 @@ class Reinforce:
         if self.psi == WALK:
             return f"{moved}: at random"
         advantage, baseline = self.credit(window)
-        if self.baseline == "centred":
+        if self.psi == ASCENT and self.baseline == "centred":
             one = window[int(np.flatnonzero(advantage)[0])]
             choice = f"round {one['round']} with {one['choice'][axis.name]:.3g}"
             return f"{moved}: {choice} {gain(one['reward'])}, those around it {gain(baseline or 0.0)}"
         values = axis.scale(np.array([entry["choice"][axis.name] for entry in window], np.float64))
-        together = float(advantage @ (values - values.mean()))
-        if together * (new - old) > 0:
-            size = math.sqrt(float(advantage @ advantage) * float(((values - values.mean()) ** 2).sum()))
+        rewards = np.array([entry["reward"] for entry in window])
+        r = float(np.corrcoef(values, rewards)[0, 1]) if np.ptp(values) and np.ptp(rewards) else 0.0
+        if r * (new - old) > 0:
             better = "higher" if new > old else "lower"
-            return f"{moved}: of the last {len(window)} choices, {better} ones earned more (r = {together / size:+.2f})"
+            return f"{moved}: of the last {len(window)} choices, {better} ones earned more (r = {r:+.2f})"
         return f"{moved}: by what was learned before, or of how it goes with the others"
 
 

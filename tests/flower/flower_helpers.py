@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -36,13 +35,6 @@ def grid_of(local):
     link = Link(local.address, (local.keys / "ca.pem").read_bytes(), secret=(local.keys / "secret").read_bytes())
     with open_grid(link) as grid:
         yield grid
-
-
-def wait_for(what, seconds=600):
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 class Wire:

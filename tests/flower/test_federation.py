@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from flower_helpers import FEDACCORD, RMAH, private_files, settings_for, wait_for
+from flower_helpers import FEDACCORD, RMAH, private_files, settings_for
+from helpers import wait_for
 
 from fedaccord.cli import main
 from fedaccord.data import mnist

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from flower_helpers import FEDACCORD, grid_of, settings_for, wait_for
+from flower_helpers import FEDACCORD, grid_of, settings_for
+from helpers import wait_for
 
 from fedaccord import config
 from fedaccord.cli import main
