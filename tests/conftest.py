@@ -62,8 +62,16 @@ def real_set(monkeypatch: pytest.MonkeyPatch) -> Callable[[Source], Path]:
     return use
 
 
-TOGETHER = {"test_browser.py", "test_compare.py", "test_lab.py", "test_page.py", "test_ray.py", "test_reproduce.py"}
-"""Files whose tests share a fixture that takes long: they run in one process, so that it is made once."""
+TOGETHER = {
+    "test_browser.py",
+    "test_compare.py",
+    "test_lab.py",
+    "test_page.py",
+    "test_ray.py",
+    "test_reproduce.py",
+    "test_speech_commands.py",
+}
+"""Files whose tests share something that takes long to make or to load: they run in one process, so it is done once."""
 
 
 @pytest.hookimpl(optionalhook=True)  # there is none without pytest-xdist

@@ -135,6 +135,7 @@ def mortal(words, fatal, count):
 
 
 @pytest.mark.slow
+@pytest.mark.anywhere
 def test_killed_whenever_it_writes_a_run_resumes_to_the_same_hash(tmp_path, capsys):
     """It kills itself, so every kill is a hit: at each write of a round in the middle, at the first and the last write.
 
@@ -169,6 +170,7 @@ def test_killed_whenever_it_writes_a_run_resumes_to_the_same_hash(tmp_path, caps
 
 
 @pytest.mark.slow
+@pytest.mark.anywhere
 def test_processes_with_other_hash_seeds_give_the_same_hash(tmp_path):
     results = []
     for seed in ("0", "4242"):

@@ -112,6 +112,7 @@ def test_the_heading_counts_the_runs_that_are_there(study, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.anywhere
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_study_that_was_cut_off_goes_on_where_it_was(tmp_path, how):
     """After Ctrl-C, and after kill -9 of the whole study: its runs end by themselves.

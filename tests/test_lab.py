@@ -25,6 +25,8 @@ from fedaccord.report import regret
 from fedaccord.report.regret import Oracle, Result, interval, mean_over_problems
 from fedaccord.runtime.folder import pack, read_rounds, read_settings
 
+pytestmark = pytest.mark.anywhere
+
 NOWHERE = Path("nowhere")
 
 # --- the problems ---

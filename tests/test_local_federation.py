@@ -133,6 +133,7 @@ def test_every_rest_of_a_database_is_set_aside_under_a_name_of_its_own(local, ca
 
 
 @pytest.mark.slow
+@pytest.mark.anywhere
 def test_a_run_whose_database_is_set_aside_in_the_middle_ends_with_the_same_bits(local):
     """The nodes have other numbers then and the server another run of Flower's, but nothing of ours was in there.
 

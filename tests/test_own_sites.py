@@ -85,6 +85,7 @@ def newest_theta(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.anywhere
 def test_three_nodes_train_on_their_own_files_with_the_bits_of_the_simulator(hospitals, tmp_path, capsys):
     pytest.importorskip("flwr")
     task = f"{hospitals}:task"

@@ -319,6 +319,7 @@ def test_every_engine_starts_from_the_same_bits(engine, init):
 
 
 @pytest.mark.slow
+@pytest.mark.anywhere
 def test_two_processes_start_from_the_same_bits():
     code = """
 from fedaccord.runtime.build import from_task

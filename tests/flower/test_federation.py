@@ -50,12 +50,18 @@ task = Task("pictures", data, mnist_mlp)
 @pytest.mark.parametrize(
     ("task", "own"),
     [
-        ("digits", {}),
-        ("digits", {"method": "SCAFFOLD", "rounds": 3, "fraction": 0.67}),
-        ("pictures", {"evaluate": "clients", "paired": True, "rounds": 3, "fraction": 0.67}),
-        ("mnist", {"validation_per_class": 20, "test_every": 5}),
+        pytest.param("digits", {}, id="digits"),
+        pytest.param(
+            "digits", {"method": "SCAFFOLD", "rounds": 3, "fraction": 0.67}, id="SCAFFOLD", marks=pytest.mark.anywhere
+        ),
+        pytest.param(
+            "pictures",
+            {"evaluate": "clients", "paired": True, "rounds": 3, "fraction": 0.67},
+            id="MNIST in small, the clients report",
+            marks=pytest.mark.anywhere,
+        ),
+        pytest.param("mnist", {"validation_per_class": 20, "test_every": 5}, id="mnist", marks=pytest.mark.anywhere),
     ],
-    ids=["digits", "SCAFFOLD", "MNIST in small, the clients report", "mnist"],
 )
 def test_a_federation_over_tls_has_the_bits_of_the_serial_engine(task, own, tmp_path, real_set, capsys):
     if task == "mnist":
@@ -87,6 +93,7 @@ def test_a_federation_over_tls_has_the_bits_of_the_serial_engine(task, own, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.anywhere
 def test_killed_parts_come_back_and_the_bits_stay(federation):
     """A node, the server and the SuperLink, one after the other, in one run."""
     settings = settings_for(rounds=9, test_every=9)

@@ -257,6 +257,7 @@ sys.exit(main())
 
 
 @pytest.mark.slow
+@pytest.mark.anywhere
 def test_a_round_with_bad_clients_equals_the_round_without_them(federation, tmp_path, monkeypatch):
     """The deadline comes when all have answered but the one that never will, however long that took."""
     settings = settings_for(clients=6, rounds=1, deadline=3600.0, method="FA+RM", lr=0.1, steps=5)
