@@ -5,8 +5,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# three on two cores: many tests wait for processes that they started
-PYTEST := $(BIN)/pytest -n 3
+PYTEST := $(BIN)/pytest
 
 # also for the build environment of the package itself
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
@@ -16,19 +15,20 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 run: $(VENV)/.core
 	$(BIN)/fedaccord compare --task digits --methods FA,FA+RM+AH --results runs/first-look
 
+# three processes on two cores: many tests wait for others that they started
 test: check browser
-	$(PYTEST)
+	$(PYTEST) -n 3
 
 # under a minute: all but the tests that take a second or more
 quick: $(VENV)/.dev
 	$(MAKE) --jobs=2 --output-sync check quick-tests
 
 quick-tests: $(VENV)/.dev
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -n 2 -m "not slow"
 
 # once more with the instructions of a processor of long ago: whatever compares numbers must hold on any processor
 portable: $(VENV)/.dev
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE $(PYTEST) -m "not anywhere"
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE $(PYTEST) -n 3 -m "not anywhere"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """`federate`: train any PyTorch model on data that lies with several clients, from Python."""
 
 import copy
+import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -23,7 +24,7 @@ from fedaccord.methods.registry import as_method
 from fedaccord.objectives import Measure, metrics_of
 from fedaccord.runtime.build import simulation_of
 from fedaccord.runtime.drive import drive
-from fedaccord.runtime.folder import RunFolder
+from fedaccord.runtime.folder import RunFolder, read_raw
 from fedaccord.runtime.live import choose
 from fedaccord.runtime.parts import Parts
 from fedaccord.server.steps import with_server_steps
@@ -119,7 +120,7 @@ def open_folder(path: Path, settings: Settings) -> RunFolder:
     if not path.exists():
         return RunFolder.create(path, settings)
     folder = RunFolder(path)
-    if folder.settings() != settings:
+    if read_raw(path) != tomllib.loads(config.to_toml(settings)):  # as written: a method may have no name to find it by
         folder.close()
         raise RunError(f"{path}: holds a run with other settings; choose another folder")
     return folder

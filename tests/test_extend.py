@@ -134,7 +134,7 @@ def test_the_regression_learns(written, capsys):
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     errors = [line["metrics"]["error"] for line in lines[:-1] if line["metrics"]]
     # predicting the mean (0, the targets are scaled) has a mean error of about 0.87 deviations
-    assert errors[-1] < 0.75 < 0.85
+    assert errors[-1] < 0.75
     assert main(["run", f"{written / 'diabetes.py'}:task", "--runs", str(written), "--name", "rm", "--method",
                  "FA+RM+AH", "--rounds", "5", "--json"]) == 0  # fmt: skip
 

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 from torch import Tensor, nn
 
-from fedaccord.core.errors import MethodError
-from fedaccord.core.packages import flatten
+from fedaccord.core.errors import MethodError, UpdateRefused
+from fedaccord.core.packages import check, flatten
 from fedaccord.core.protocols import (
     NOTHING,
     OWN,
@@ -30,6 +30,7 @@ class ClientSide:
     def __init__(self, method: Method, built: Built):
         made = ((part, part.client(built)) for part in method.parts)
         self.parts: list[tuple[Part, ClientPart]] = [(part, client) for part, client in made if client is not None]
+        self.settings = method.settings
         owners = dict(self.parts)
         self.kept: dict[str, Params] = {}  # templates of what a client keeps
         for name, (part, slot) in method.slots("client").items():
@@ -146,3 +147,8 @@ def declared(packages: Packages, templates: Mapping[str, Params], does: str) -> 
     for slot in sorted(packages.keys() ^ templates.keys()):
         what = "which it did not declare" if slot in packages else "as it declares, but there is none"
         raise MethodError(f"the method {does} {slot!r}, {what}")
+    for slot, params in packages.items():
+        try:
+            check(params, templates[slot], "what it declares")
+        except UpdateRefused as error:
+            raise MethodError(f"the method {does} {slot!r}: {error}") from None

@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedaccord.core.errors import RunError, UpdateRefused
@@ -32,23 +32,26 @@ class ClientStore:
         self.unsaved: set[tuple[int, int]] = set()
 
     def get(self, client: int, generation: int) -> Packages:
-        """What the client kept in this round; nothing for generation 0, or where nothing was kept."""
+        """What the client kept in this round; nothing before its first that counted. An error if it is gone."""
         if generation == 0:
             return {}
         if generation in self.held.get(client, {}):
             return self.held[client][generation]
         path = dict(self.generations(client)).get(generation)
-        return {} if path is None else unflatten(read(path))
+        if path is None:
+            raise RunError(f"what client {client} kept in round {generation} is not here any more")
+        return unflatten(read(path))
 
     def put(self, client: int, generation: int, packages: Packages, since: int) -> None:
-        """`since`: the generation that this one went on from; if this one does not count, it is needed again."""
+        """`since`: the generation that this one went on from."""
         if not self.in_memory:
             self.write(client, generation, packages)
             return
         before = self.held.get(client, {})
-        for old in before.keys() - {since}:
+        needed = may_be_needed(before, since)
+        for old in before.keys() - set(needed):
             self.unsaved.discard((client, old))
-        self.held[client] = {old: kept for old, kept in before.items() if old == since} | {generation: packages}
+        self.held[client] = {old: before[old] for old in needed} | {generation: packages}
         self.unsaved.add((client, generation))
 
     def expect(self, accepted: Mapping[int, int]) -> None:
@@ -99,6 +102,14 @@ class ClientStore:
         write_durably(path, data, mode=0o600)
 
 
+def may_be_needed(generations: Iterable[int], since: int) -> list[int]:
+    """Those that may be gone on from again when a client goes on from `since`.
+
+    That one, if the new one does not count; and the one before it, where a model is known to be bad a round late.
+    """
+    return sorted(each for each in generations if each <= since)[-2:]
+
+
 def read(path: Path) -> Params:
     """The file's name carries its checksum."""
     try:
@@ -117,6 +128,6 @@ def open_store(folder: Path | None, where: str, clients: int, like: Packages) ->
 
 
 def fits_in_memory(clients: int, bytes_each: int) -> bool:
-    """Two generations of each: the last that counted, and the newest."""
+    """Three generations of each: the newest, and the last two that counted."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return clients * 2 * bytes_each <= MEMORY_SHARE * total
+    return clients * 3 * bytes_each <= MEMORY_SHARE * total

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from fedaccord.core.errors import DataError
-from fedaccord.core.protocols import Engine, LossOf, Measured, MetricsOf, Policy
+from fedaccord.core.protocols import Engine, LossOf, Measured, MetricsOf, Policy, Proposal
 from fedaccord.core.records import (
     Accepted,
     ClientUpdate,
@@ -156,7 +156,7 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
         reward=verdict.reward,
         policy=ex.policy.describe(psi, psi_next),
         guard=verdict.guard,
-        clients={str(each.client): each.entry() for each in mean.accepted},
+        clients={str(one.client): one.entry() | own_choice(h, ex.policy.names, one.client) for one in mean.accepted},
         step_norm=finite(mean.step_norm),
         method=dict(mean.reported),
         last_loss=verdict.last_loss,
@@ -183,7 +183,7 @@ def observation(
     examples = sum(each.examples for each in mean.accepted)
     average = math.fsum(each.examples * each.update_norm for each in mean.accepted) / examples if examples else 0.0
     again = sum(state.model.accepted.get(client) == t - 1 for client in order.cohort)
-    down = sum(size_of(params) for params in (order.params, *order.down.values()))
+    down = sum(size_of(params) for params in (order.params, order.previous or {}, *order.down.values()))
     return Observation(
         round=t,
         reward=verdict.reward,
@@ -197,6 +197,11 @@ def observation(
         bytes=down * len(order.cohort) + mean.bytes_up,
         seconds=clock.seconds(),
     )
+
+
+def own_choice(h: Proposal, names: Sequence[str], client: int) -> dict[str, dict[str, Any]]:
+    """What was chosen for this client by itself, for its line in the log; nothing if it was the same for all."""
+    return {"hyper": {name: h.each[client][name] for name in names}} if client in h.each else {}
 
 
 def measuring(ex: Experiment, accepted: Sequence[Accepted] = ()) -> Measure:

@@ -30,7 +30,7 @@ class MatchingError(FedAccordError):
 
 
 class MethodError(FedAccordError):
-    """A method that sends or keeps what it did not declare."""
+    """A method that sends or keeps what it did not declare, or reads what is no hyper-parameter of the run."""
 
 
 class EngineError(FedAccordError):

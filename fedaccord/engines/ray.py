@@ -17,7 +17,7 @@ import ray
 import torch
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
-from fedaccord.client.store import ClientStore
+from fedaccord.client.store import ClientStore, may_be_needed
 from fedaccord.client.training import OneByOne, Site
 from fedaccord.core.errors import EngineError
 from fedaccord.core.records import ClientUpdate, Order, Packages, Params
@@ -140,10 +140,10 @@ class RayEngine(SerialEngine):
         return self.places.get(client, {}).get(since) or super().kept(client, order)
 
     def remember(self, client: int, order: Order, where: Any) -> None:
-        """This generation, and the one before it, which is needed again if this one does not count."""
+        """This generation, and those before it that may be gone on from again."""
         before = self.places.get(client, {})
-        since = order.since.get(client, 0)
-        self.places[client] = {old: place for old, place in before.items() if old == since} | {order.round: where}
+        needed = may_be_needed(before, order.since.get(client, 0))
+        self.places[client] = {old: before[old] for old in needed} | {order.round: where}
 
     def look_after(self, client: int, order: Order) -> None:
         """If what the client goes on from was lost with its node, what was committed takes its place."""

@@ -40,7 +40,7 @@ class SerialEngine:
         return self.store.get(client, order.since.get(client, 0)) if self.keeps else {}
 
     def keep(self, client: int, order: Order, packages: Packages) -> None:
-        if packages:
+        if self.keeps:
             self.store.put(client, order.round, packages, order.since.get(client, 0))
 
     def expect(self, accepted: Mapping[int, int]) -> None:

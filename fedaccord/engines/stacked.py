@@ -143,15 +143,19 @@ class Stacks:
 
     def graph(self, stack: Stack) -> Graph:
         """The step of a stack of this shape, made once for each shape and all that a term of the loss could read."""
-        batch = min(stack.hyper.batch_size, len(self.site.clients[stack.clients[0]]))
-        index = torch.zeros(len(stack.clients), 1, batch, dtype=torch.long)
-        inputs, targets = next(self.batches(stack, index, [torch.Generator() for _ in stack.clients]))
+        inputs, targets = self.example(stack)
         key = (inputs.shape, *sorted(stack.hyper.own.items()))
         if key not in self.graphs:
             if len(self.graphs) >= GRAPHS:
                 self.graphs.pop(next(iter(self.graphs)))
             self.graphs[key] = trace(stack, inputs, targets)
         return self.graphs[key]
+
+    def example(self, stack: Stack) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the shapes that this stack's steps have."""
+        batch = min(stack.hyper.batch_size, len(self.site.clients[stack.clients[0]]))
+        index = torch.zeros(len(stack.clients), 1, batch, dtype=torch.long)
+        return next(self.batches(stack, index, [torch.Generator() for _ in stack.clients]))
 
     def run(self, stack: Stack, graph: Graph, order: Order) -> list[float]:
         """Lines 8-11 for a whole stack; each client's mean loss."""
@@ -244,7 +248,7 @@ class StackDescent(Descent):
                 weight.baddbmm_(*gradient, alpha=-self.lr)
 
 
-def trace(stack: Stack, inputs: Tensor, targets: Tensor) -> Graph:
+def trace(stack: Stack, inputs: Tensor, targets: Tensor) -> GraphModule:
     """Loss and gradient of one client, vectorised over the stack, as a flat list of torch calls."""
     names, own, shared = list(stack.trained), list(stack.own), list(stack.shared)
 
@@ -341,12 +345,22 @@ def shape(node: Node) -> tuple[int, ...]:
 def cannot_stack(site: Site, hyper: Hyper) -> str | None:
     """Why this model's clients cannot be trained in stacks (dropout, BatchNorm ...); None if they can. Tries it."""
     stacks = Stacks(site)
-    client = next(number for number, data in enumerate(site.clients) if len(data))
+    client, *others = [number for number, data in enumerate(site.clients) if len(data)]
+
+    def code(round: int, client: int, number: float) -> str:
+        """The step as it is traced for this client in this round, with this number in every scalar that is sent."""
+        down = {slot: {n: v + number * (v.dim() == 0) for n, v in each.items()} for slot, each in sent.items()}
+        order = Order(round, (), read_params(site.model), hyper, down=down)
+        stack = stacks.begin(order, [client, client], [{}, {}])
+        return str(trace(stack, *stacks.example(stack)).code)
+
     device = next(site.model.parameters()).device
-    down = {slot: {n: v.to(device) for n, v in template.items()} for slot, template in site.method.down.items()}
-    order = Order(1, (), read_params(site.model), hyper, down=down)
+    sent = {slot: {n: v.to(device) for n, v in template.items()} for slot, template in site.method.down.items()}
+    alike = (other for other in others if len(site.clients[other]) == len(site.clients[client]))
     try:
-        stacks.graph(stacks.begin(order, [client, client], [{}, {}]))
+        first = code(1, client, 0.0)
+        if site.method.parts and code(2, next(alike, client), 1.0) != first:
+            return "a term of the loss depends on the round, the client or a number that is sent, not on tensors alone"
     except EngineError as error:
         return str(error)
     return None

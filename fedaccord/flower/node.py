@@ -18,11 +18,12 @@ from flwr.app import ConfigRecord, Message, MessageType
 
 from fedaccord.client.store import ClientStore
 from fedaccord.client.training import Site, train
-from fedaccord.core.errors import FedAccordError, UpdateRefused
+from fedaccord.core.errors import FedAccordError, SettingsError, UpdateRefused
 from fedaccord.core.files import write_durably
 from fedaccord.core.packages import check, check_finite, flatten
 from fedaccord.core.processes import die_with
 from fedaccord.core.records import Order
+from fedaccord.core.settings import Setting
 from fedaccord.flower.adapter import POLL, MessageDropped, connect, error_reply, sign_off
 from fedaccord.flower.certificates import Link
 from fedaccord.flower.wire import identity_record, read_order, records_of, refusal_record, reply_with, update_record
@@ -37,8 +38,8 @@ class Limits:
     max_lr: float = 2.0
     max_batch: int = 4096
 
-    def check(self, order: Order, client: int) -> None:
-        """Refuse an order that asks for more than this, or for a weight that is none."""
+    def check(self, order: Order, client: int, settings: Mapping[str, Setting]) -> None:
+        """Refuse an order that asks for more than this, or against a rule of the method's own settings."""
         hyper = order.hyper_of(client)
         if not 1 <= hyper.steps <= self.max_steps:
             raise UpdateRefused(f"steps = {hyper.steps}: I do 1 to {self.max_steps}")
@@ -47,8 +48,13 @@ class Limits:
         if not 1 <= hyper.batch_size <= self.max_batch:
             raise UpdateRefused(f"batch_size = {hyper.batch_size}: I take 1 to {self.max_batch}")
         for name, value in {"momentum": hyper.momentum, **hyper.own}.items():
-            if value is not None and not 0 <= value < math.inf:
+            if name not in settings and value is not None and not 0 <= value < math.inf:
                 raise UpdateRefused(f"{name} = {value:g}: not a weight")
+        for name in hyper.own.keys() & settings.keys():
+            try:
+                settings[name].validate(hyper.own[name])
+            except SettingsError as error:
+                raise UpdateRefused(str(error)) from None
 
 
 class Member:
@@ -71,11 +77,10 @@ class Member:
         """Train as ordered, from what was kept in the round that the order names; forget what is no longer needed."""
         order = self.checked(record)
         since = order.since[self.client]
-        before = self.store.get(self.client, since)
-        if since and self.site.method.kept and not before:
-            raise UpdateRefused(f"what I kept in round {since} is not here any more")
+        keeps = bool(self.site.method.kept)
+        before = self.store.get(self.client, since) if keeps else {}
         update, kept = train(self.site, self.workspace, order, self.client, before)
-        if kept:
+        if keeps:
             self.store.put(self.client, order.round, kept, since)
             self.store.prune({self.client: min(int(record["needed"]), since)})
         return update_record(update)
@@ -87,7 +92,7 @@ class Member:
             raise UpdateRefused("the server runs another experiment: task, settings or version differ from mine")
         if self.site.method.kept and (type(record.get("since")) is not int or type(record.get("needed")) is not int):
             raise UpdateRefused("the message does not name the round that I go on from")
-        self.limits.check(order, self.client)
+        self.limits.check(order, self.client, self.site.method.settings)
         own = self.site.model.state_dict()
         for params in (order.params, *([order.previous] if order.previous is not None else [])):
             check(params, own, "my model")

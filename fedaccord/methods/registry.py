@@ -1,32 +1,35 @@
 """Which methods there are. A name is one or more parts, joined by +: FA+RM+AH. This file alone takes it apart."""
 
+from importlib import import_module
 from pathlib import Path
 
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.modules import load_variable
 from fedaccord.core.protocols import Method, Part
-from fedaccord.methods.adaptive import AdaptiveHyper
-from fedaccord.methods.fedavg import FedAvg
-from fedaccord.methods.fedopt import FedAdam, FedAvgM, FedYogi
-from fedaccord.methods.fedprox import FedProx
-from fedaccord.methods.matching.part import RepresentationMatching
-from fedaccord.methods.scaffold import Scaffold
 
-PARTS: dict[str, Part] = {
-    part.name: part
-    for part in (
-        FedAvg(),
-        FedProx(),
-        RepresentationMatching(),
-        AdaptiveHyper(),
-        Scaffold(),
-        FedAvgM(),
-        FedAdam(),
-        FedYogi(),
-    )
-}
+LISTED = (
+    "fedavg.FedAvg",
+    "fedprox.FedProx",
+    "matching.part.RepresentationMatching",
+    "adaptive.AdaptiveHyper",
+    "scaffold.Scaffold",
+    "fedopt.FedAvgM",
+    "fedopt.FedAdam",
+    "fedopt.FedYogi",
+)
+"""Each part's file and class in this package: to add one, add a line here."""
 
-METHODS = ("FA", "FA+WD", "FA+RM", "FA+AH", "FA+RM+AH", "SCAFFOLD", "FedAvgM", "FedAdam", "FedYogi")
+
+def listed(place: str) -> Part:
+    file, _, name = place.rpartition(".")
+    made: Part = getattr(import_module(f"fedaccord.methods.{file}"), name)()
+    return made
+
+
+PARTS: dict[str, Part] = {part.name: part for part in map(listed, LISTED)}
+
+PAPER = ("FA", "FA+WD", "FA+RM", "FA+AH", "FA+RM+AH")
+METHODS = (*PAPER, *(name for name in PARTS if not any(name in method.split("+") for method in PAPER)))
 """The combinations that are listed; others that make sense work too, such as SCAFFOLD+AH."""
 
 

@@ -45,6 +45,7 @@ class Replay(FixedSchedule):
     """The h_t that another run recorded, round by round; a run that goes on longer keeps to the last of them."""
 
     recorded: tuple[Mapping[str, Any], ...] = ()
+    each: tuple[Mapping[int, Mapping[str, Any]], ...] = ()  # round by round, those of clients that had their own
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,4 +54,6 @@ class Replay(FixedSchedule):
     def propose(
         self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
     ) -> tuple[Proposal, PolicyState]:
-        return Proposal(self.first.but(self.recorded[min(round, len(self.recorded)) - 1])), state
+        place = min(round, len(self.recorded)) - 1
+        each = {client: self.first.but(values) for client, values in self.each[place].items()} if self.each else {}
+        return Proposal(self.first.but(self.recorded[place]), each), state

@@ -151,10 +151,11 @@ def policy_of(settings: Settings, method: Method) -> Policy:
     """Where the hyper-parameters come from: another run, the method, or the fixed schedule of the settings."""
     first = hyper_of(settings, method)
     if settings.replay:
-        recorded = tuple(line["hyper"] for line in read_rounds(Path(settings.replay)))
-        if not recorded:
+        lines = list(read_rounds(Path(settings.replay)))
+        if not lines:
             raise SettingsError(f"replay = {settings.replay}: that run has no rounds yet")
-        return Replay(first, recorded=recorded)
+        own = ({int(n): c["hyper"] for n, c in line["clients"].items() if "hyper" in c} for line in lines)
+        return Replay(first, recorded=tuple(line["hyper"] for line in lines), each=tuple(own))
     return method.policy(first, settings.values(), FixedSchedule(first, settings.lr_decay, settings.steps_decay))
 
 

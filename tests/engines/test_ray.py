@@ -9,8 +9,10 @@ from test_contract import (
     assert_same,
     make_site,
     order,
+    test_a_round_goes_on_from_the_generation_that_the_order_names,  # noqa: F401
     test_a_round_left_in_the_middle_does_not_disturb_the_next,  # noqa: F401
     test_an_empty_cohort_gives_nothing,  # noqa: F401
+    test_clients_may_have_hyper_parameters_of_their_own,  # noqa: F401
     test_rounds_do_not_leak_into_each_other,  # noqa: F401
     test_the_clients_report_the_losses_they_are_asked_for,  # noqa: F401
     test_the_updates_are_those_of_a_plain_loop_in_client_order,  # noqa: F401

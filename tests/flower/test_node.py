@@ -62,7 +62,7 @@ def test_a_round_that_did_not_count_leaves_no_trace(member, tmp_path):
 
 
 def test_what_the_client_does_not_have_any_more_is_a_reason(member):
-    assert "what I kept in round 4 is not here any more" in member.answer(order_for(member, 5))["why"]
+    assert "kept in round 4 is not here any more" in member.answer(order_for(member, 5))["why"]
 
 
 def test_what_an_earlier_run_left_is_not_taken_for_this_ones(member, tmp_path):
@@ -87,7 +87,7 @@ BAD_ORDERS = [
     ({"lr": float("nan")}, "lr = nan is not a number"),
     ({"lr": 1e-9}, "lr = 1e-09"),
     ({"rm_weight": float("inf")}, "rm_weight = inf is not a number"),
-    ({"rm_weight": -0.5}, "rm_weight = -0.5: not a weight"),
+    ({"rm_weight": -0.5}, "rm_weight = -0.5: expected 0 or more"),
     ({"momentum": -1.0}, "momentum = -1"),
     ({"batch_size": 10**6}, "batch_size = 1000000"),
     ({"experiment": "another"}, "another experiment"),
