@@ -204,6 +204,7 @@ def test_own_data_from_a_file_and_a_task_from_python(tmp_path, capsys, monkeypat
     assert main(["run", "tasks.py:other"]) == 2
 
 
+@pytest.mark.slow
 def test_data_commands(tmp_path, capsys):
     assert main(["data", "list"]) == 0
     assert "digits" in capsys.readouterr().out

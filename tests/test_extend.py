@@ -106,6 +106,7 @@ def test_a_setting_that_every_run_has_already_is_refused(written, capsys):
     assert "'alpha', but every run has one of that name" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_setting_that_is_no_hyper_parameter_is_named(written, capsys):
     (written / "plain.py").write_text((written / "drift.py").read_text().replace(", hyper=True", ""))
     assert main(["run", "digits", "--method", f"{written / 'plain.py'}:drift", "--runs", str(written)]) == 2
@@ -139,6 +140,7 @@ def test_the_regression_learns(written, capsys):
                  "FA+RM+AH", "--rounds", "5", "--json"]) == 0  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_engine_of_the_page_gives_the_same_bits(written, monkeypatch):
     from fedaccord.engines import choose
 

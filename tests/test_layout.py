@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from fedaccord.config import FIELDS
+from fedaccord.methods.registry import PARTS
+
 PACKAGE = Path(__file__).parent.parent / "fedaccord"
 EXTRAS = {"flwr", "ray", "librosa", "soundfile", "matplotlib", "plotly"}
 
 BASE = {"core"}
 """Imports nothing of ours; everybody may import it."""
-PARTS = {"methods", "policy", "client", "server", "data"}
+BESIDE = {"methods", "policy", "client", "server", "data"}
 """Stand side by side: they meet in the protocols of core."""
 ENGINES = {"engines", "flower"}
 DEFINITIONS = {"tasks", "models", "config", "objectives", "api"}
@@ -29,15 +32,15 @@ ALLOWED = {
     "data": set(),
     "models": set(),
     "objectives": set(),
-    "engines": PARTS,
-    "flower": PARTS,
-    "config": PARTS,
-    "tasks": PARTS | {"models", "config", "objectives"},
-    "runtime": PARTS | ENGINES | DEFINITIONS,
-    "api": PARTS | ENGINES | DEFINITIONS | {"runtime"},
-    "report": {"runtime", "config", "policy", "methods", "server"},
-    "experiments": PARTS | ENGINES | DEFINITIONS | {"runtime", "report"},
-    "cli": PARTS | ENGINES | DEFINITIONS | {"runtime", "report", "experiments"},
+    "engines": BESIDE,
+    "flower": BESIDE,
+    "config": BESIDE,
+    "tasks": BESIDE | {"models", "config", "objectives"},
+    "runtime": BESIDE | ENGINES | DEFINITIONS,
+    "api": BESIDE | ENGINES | DEFINITIONS | {"runtime"},
+    "report": {"runtime", "config", "policy", "methods"},
+    "experiments": BESIDE | ENGINES | DEFINITIONS | {"runtime", "report"},
+    "cli": BESIDE | ENGINES | DEFINITIONS | {"runtime", "report", "experiments"},
 }
 
 
@@ -69,13 +72,43 @@ def test_a_part_imports_only_what_the_design_allows(part):
         assert inside <= ALLOWED[part] | BASE | {part}, file
 
 
-NAMES = re.compile(r"""\b(rm|wd)_[a-z]+|["'](FA\+)?(RM|AH|WD)(\+AH)?["']""")
-ELSEWHERE = {"report/paper.py", "experiments/paper.py", "experiments/lab.py"}
+ELSEWHERE = {"report/paper.py", "report/speed.py", "experiments/paper.py", "experiments/lab.py"}
 """The paper's tables and the lab for tuners name methods and their settings."""
+POLICYS_OWN = {"psi", "baseline"}
+"""Names of settings that are also names in a tuner's state and in its lines of the log."""
+
+
+def names_of_methods() -> re.Pattern[str]:
+    """Whatever the registry knows, in quotes or as an attribute of settings: part names (but the default's) and
+    combinations of them, settings, slots as part.slot."""
+    parts = [re.escape(name) for name in PARTS if name != FIELDS["method"].default]
+    settings = {each.name for part in PARTS.values() for each in part.settings}
+    slots = {
+        f"{part.name}.{slot.name}" for part in PARTS.values() for kind in vars(part.slots).values() for slot in kind
+    }
+    words = "|".join([*map(re.escape, sorted((settings - POLICYS_OWN) | slots)), *parts])
+    attributes = "|".join(sorted(settings))
+    return re.compile(rf"""["'](?:\w+\+)*(?:{words})(?:\+\w+)*["']|settings\.(?:{attributes})\b|\b(?:rm|wd)_[a-z]+""")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'method == "FA+RM"',
+        "x = 'SCAFFOLD'",
+        'settings["hyper_lr"]',
+        "settings.rm_step",
+        'state["SCAFFOLD.c"]',
+        "wd_weight",
+    ],
+)
+def test_the_rule_would_find_them(line):
+    assert names_of_methods().search(line)
 
 
 def test_nothing_outside_methods_names_a_method_or_its_settings():
-    for file in sorted(PACKAGE.rglob("*.py")):
+    NAMES = names_of_methods()
+    for file in sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.js")]):
         where = file.relative_to(PACKAGE).as_posix()
         if where.startswith("methods/") or where in ELSEWHERE:
             continue

@@ -1,4 +1,4 @@
-"""theta_i stays with its client: canary values planted in it are found nowhere but in the store."""
+"""Data and what a client keeps stay with it: canary values planted there are found nowhere else."""
 
 import dataclasses
 import struct
@@ -11,8 +11,11 @@ from fedaccord import ClientPart, Outgoing, Part, config, federate
 from fedaccord.client.store import ClientStore
 from fedaccord.core.algorithm import run, start
 from fedaccord.core.errors import MethodError
+from fedaccord.core.packages import encode, flatten
 from fedaccord.core.params import read_params
 from fedaccord.core.records import ClientUpdate
+from fedaccord.engines.serial import SerialEngine
+from fedaccord.methods.registry import METHODS
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import checkpoint
 from fedaccord.runtime.folder import RunFolder
@@ -128,3 +131,24 @@ def test_every_update_holds_the_models_names_and_nothing_else():
     list(run(sim.experiment, start(sim.experiment, sim.params)))
     assert len(sent) == 20
     assert all(update.params.keys() == sim.params.keys() for update in sent)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_canaries_in_the_data_are_in_nothing_that_leaves_a_client(method, tmp_path):
+    """In what is sent (declared slots only), and in every file of the server."""
+    canaries = torch.rand(2 * CANARIES, generator=torch.Generator().manual_seed(0))
+    inputs = canaries.view(-1, 20)  # (examples, features)
+    clients = [(inputs[n::2], torch.arange(len(inputs[n::2])) % 2) for n in range(2)]
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    slots = {"SCAFFOLD": {"SCAFFOLD.change", "SCAFFOLD.size"}}.get(method, set())
+    sent = []
+    with pytest.MonkeyPatch.context() as patch:
+        whole = SerialEngine.train
+        patch.setattr(SerialEngine, "train", lambda self, order: (sent.append(u) or u for u in whole(self, order)))
+        federate(model, clients, method=method, rounds=2, engine="serial", folder=tmp_path / "run")
+    assert len(sent) == 4
+    assert all(update.sent.keys() == slots for update in sent)
+    outside = b"".join(encode({**update.params, **flatten(update.sent)}) for update in sent)
+    outside += b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert not any(canary in outside for canary in pairs_of(canaries))

@@ -68,6 +68,7 @@ def stop_after(path, sim, rounds, save=True):
                 break
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("save", [True, False])
 @pytest.mark.parametrize("k", range(1, ROUNDS))
 def test_stopped_after_any_round_a_run_resumes_to_the_same_bits(tmp_path, whole, k, save):

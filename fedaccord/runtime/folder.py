@@ -30,13 +30,15 @@ from typing import Any
 import torch
 
 from fedaccord import config
-from fedaccord.config import FIELDS, Settings
+from fedaccord.config import Settings
 from fedaccord.core.errors import RunError, SettingsError, UpdateRefused
 from fedaccord.core.files import flush_folder, lock_folder, write_durably
 from fedaccord.core.packages import decode, encode, flatten, unflatten
 from fedaccord.core.processes import processor_kind
+from fedaccord.core.protocols import Method
 from fedaccord.core.records import Metric, Params, RoundLog, ServerState, Snapshot
 from fedaccord.core.settings import LENGTH, OBSERVATION, OPERATION, SERVER
+from fedaccord.methods.registry import find
 
 GENERATIONS = 2
 PREVIOUS = "previous-"
@@ -332,8 +334,17 @@ def settings_text(settings: Settings, apart: Collection[str] = (LENGTH, OPERATIO
 
     The engine may be changed for another that gives the same bits.
     """
-    kept = {n: v for n, v in settings.values().items() if n not in FIELDS or FIELDS[n].role not in apart}
+    brought = config.table(try_to_find(settings.method))
+    kept = {n: v for n, v in settings.values().items() if n not in brought or brought[n].role not in apart}
     return json.dumps({**kept, "engine": "stacked" if settings.engine == "stacked" else "serial"}, sort_keys=True)
+
+
+def try_to_find(name: str) -> Method | None:
+    """The method of this name; None for one that was given as an object, which no name finds."""
+    try:
+        return find(name)
+    except SettingsError:
+        return None
 
 
 def experiment_of(settings: Settings) -> str:

@@ -102,6 +102,7 @@ def test_a_damaged_sheet_is_a_data_error_or_has_the_right_size(position, change)
         assert len(cifar10.records(bytes(damaged), LABELS, "batch")) == 3 * 3073
 
 
+@pytest.mark.slow
 def test_the_npm_archive_is_rebuilt_as_the_official_files(tmp_path, monkeypatch):
     """The label list runs through all training sheets, 10,000 each; their pictures are blank to keep the test small."""
     labels = np.random.default_rng(1).integers(0, 10, 50_000).tolist()

@@ -383,6 +383,7 @@ def test_thinning_keeps_both_ends(count, limit):
         assert (kept[0], kept[-1]) == (0, count - 1)
 
 
+@pytest.mark.slow
 def test_a_long_run_of_many_clients_fits_and_says_what_it_left_out(tmp_path):
     clients = {str(c): {"examples": 1 + c, "loss": 0.5, "update_norm": 1 + c / 7} for c in range(120)}
     policy = line(1)["policy"]
