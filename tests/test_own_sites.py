@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,3 +177,25 @@ def test_pairs_of_tensors_will_do(hospitals):
     mine = client_parts(pair, pair.resolved(), 2).clients[0]
     assert isinstance(mine, Examples)
     assert len(mine) == SIZES[2]
+
+
+@pytest.mark.slow
+def test_the_task_and_the_settings_of_the_page_work_as_they_stand(tmp_path, monkeypatch, capsys):
+    """docs/deploy.md, with its /data in a folder of the test's, in the simulator."""
+    page = (Path(__file__).parents[1] / "docs" / "deploy.md").read_text()
+    (task,), (settings,) = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("python", "toml"))
+    rng = np.random.default_rng(0)
+
+    def patients(size):
+        return rng.normal(size=(size, 30)).astype(np.float32), rng.integers(0, 2, size)
+
+    np.savez(tmp_path / "patients.npz", **dict(zip("xy", patients(900), strict=True)))
+    named = zip(("x_val", "y_val", "x_test", "y_test"), (*patients(40), *patients(60)), strict=True)
+    np.savez(tmp_path / "server.npz", **dict(named))
+    (tmp_path / "hospitals.py").write_text(task.replace("/data/", f"{tmp_path}/"))
+    (tmp_path / "settings.toml").write_text(settings)
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "hospitals.py:task", "--config", "settings.toml", "--rounds", "2", "--name", "run", "--json"]
+    assert main(words) == 0
+    (first, _) = read_rounds(tmp_path / "runs" / "run")
+    assert [entry["examples"] for entry in first["clients"].values()] == [900, 900, 900]
