@@ -53,5 +53,6 @@ def wait_for(what, seconds=600):
     """Until it is so. The limit is no measurement: it ends a test that would hang for ever."""
     end = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < end, "it never came"
+        if time.monotonic() > end:
+            raise TimeoutError("it never came")
         time.sleep(0.02)

@@ -8,7 +8,7 @@ is written into the run folder. The clients of a node that is lost are done agai
 import logging
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,6 +165,13 @@ class RayEngine(SerialEngine):
                             raise gone(client, generation)
                         self.store.put(client, generation, cloned(ray.get(where)), generation)
         super().save()
+
+    def prune(self, accepted: Mapping[int, int]) -> None:
+        """Forget the same generations as the store: `save` would write them anew, and with that undo newer ones."""
+        for client, needed in accepted.items():
+            places = self.places.get(client, {})
+            self.places[client] = {generation: where for generation, where in places.items() if generation >= needed}
+        super().prune(accepted)
 
     def close(self) -> None:
         for actor in self.actors:

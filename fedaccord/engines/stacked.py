@@ -356,7 +356,8 @@ def cannot_stack(site: Site, hyper: Hyper) -> str | None:
 
     device = next(site.model.parameters()).device
     sent = {slot: {n: v.to(device) for n, v in template.items()} for slot, template in site.method.down.items()}
-    alike = (other for other in others if len(site.clients[other]) == len(site.clients[client]))
+    batch = min(hyper.batch_size, len(site.clients[client]))
+    alike = (other for other in others if min(hyper.batch_size, len(site.clients[other])) == batch)
     try:
         first = code(1, client, 0.0)
         if site.method.parts and code(2, next(alike, client), 1.0) != first:

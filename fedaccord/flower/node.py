@@ -48,13 +48,13 @@ class Limits:
         if not 1 <= hyper.batch_size <= self.max_batch:
             raise UpdateRefused(f"batch_size = {hyper.batch_size}: I take 1 to {self.max_batch}")
         for name, value in {"momentum": hyper.momentum, **hyper.own}.items():
-            if name not in settings and value is not None and not 0 <= value < math.inf:
+            if name in settings:
+                try:
+                    settings[name].validate(value)
+                except SettingsError as error:
+                    raise UpdateRefused(str(error)) from None
+            elif value is not None and not 0 <= value < math.inf:
                 raise UpdateRefused(f"{name} = {value:g}: not a weight")
-        for name in hyper.own.keys() & settings.keys():
-            try:
-                settings[name].validate(hyper.own[name])
-            except SettingsError as error:
-                raise UpdateRefused(str(error)) from None
 
 
 class Member:

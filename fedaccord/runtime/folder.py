@@ -329,14 +329,15 @@ def fingerprint(settings: Settings, params: Params, data: Iterable[torch.Tensor]
     return digest.hexdigest()
 
 
-def settings_text(settings: Settings, apart: Collection[str] = (LENGTH, OPERATION)) -> str:
-    """What makes a run this run and no other: its settings, apart from those of these roles.
+def settings_text(settings: Settings, apart: Collection[str] = (LENGTH, OPERATION), **named: str) -> str:
+    """What makes a run this run and no other: its settings, apart from those of these roles, some `named` otherwise.
 
     The engine may be changed for another that gives the same bits.
     """
     brought = config.table(try_to_find(settings.method))
     kept = {n: v for n, v in settings.values().items() if n not in brought or brought[n].role not in apart}
-    return json.dumps({**kept, "engine": "stacked" if settings.engine == "stacked" else "serial"}, sort_keys=True)
+    engine = "stacked" if settings.engine == "stacked" else "serial"
+    return json.dumps({**kept, **named, "engine": engine}, sort_keys=True)
 
 
 def try_to_find(name: str) -> Method | None:
@@ -350,8 +351,7 @@ def try_to_find(name: str) -> Method | None:
 def experiment_of(settings: Settings) -> str:
     """What server and clients of a federation must agree on, as a short name; not where a task's file lies."""
     task, method = (Path(text).name if ":" in text else text for text in (settings.task, settings.method))
-    named = dataclasses.replace(settings, task=task, method=method)
-    shared = settings_text(named, (LENGTH, OPERATION, OBSERVATION, SERVER))
+    shared = settings_text(settings, (LENGTH, OPERATION, OBSERVATION, SERVER), task=task, method=method)
     return hashlib.sha256(shared.encode()).hexdigest()[:16]
 
 

@@ -149,6 +149,21 @@ def test_what_a_lost_node_held_is_there_after_a_checkpoint(cluster, tmp_path):
     engine.close()
 
 
+def test_what_a_client_kept_stays_there_while_others_train(cluster, tmp_path):
+    """Client 0 trains in rounds 1 and 2 only; the checkpoints that need its round 1 go, its round 2 stays."""
+    site = make_site(method="SCAFFOLD")
+    engine = RayEngine(site)
+    engine.open(tmp_path)
+    accepted = {}
+    for round, cohort in ((1, (0, 1)), (2, (0, 1)), (3, (1,)), (4, (1,)), (5, (1,))):
+        assert list(engine.train(replace(order(site, round, since=dict(accepted)), cohort=cohort)))
+        accepted |= dict.fromkeys(cohort, round)
+        engine.save()
+        engine.prune(accepted)
+    engine.expect(accepted)
+    engine.close()
+
+
 def test_what_was_lost_before_a_checkpoint_ends_the_run_in_one_line(cluster, tmp_path):
     """Nobody can bring it back; a checkpoint that named it would be worse than none."""
     made, _ = cluster
