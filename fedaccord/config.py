@@ -27,7 +27,7 @@ OURS = ("weighting", "yardstick", "guards")
 """Where 0.1 differed from the paper already; in everything else that is new since, it did what is printed."""
 VERSION = 2
 """Of the run folder: what its files look like. Folders without one are of 0.1; they can still be read."""
-GRID = "lr = 0.05..0.5/9 log; steps = 5..45/9"
+GRID = "lr = 0.001..1/25 log; steps = 1, 2, 3, 5, 8, 13, 20, 32, 50 log"
 ENGINES = "auto, serial, pool, stacked, ray"
 SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "natural")
 
@@ -104,7 +104,11 @@ class Settings:
         printed="population",
     )
 
-    grid: str = setting(GRID, "What a tuner chooses from: name = low..high/count [log]; name = value, value, ...")
+    grid: str = setting(
+        GRID,
+        "What a tuner chooses from: name = low..high/count [log]; name = value, value, ...",
+        printed="lr = 0.05..0.5/9 log; steps = 5..45/9",
+    )
     start: str = setting("", "Where a tuner starts, such as: lr = 0.1, steps = 20 (the middle of the grid if empty).")
     replay: str = setting("", "A run folder whose hyper-parameters are used again, round by round.")
     guards: bool = setting(True, "Clip rewards, shorten or roll back a round that blew up.", printed=False)

@@ -78,8 +78,6 @@ class Task:
         return self.model(width=width) if width else self.model()
 
 
-WIDE = "lr = 0.003..1/13 log; steps = 1, 2, 3, 5, 8, 13, 20, 32, 50 log"
-"""The convolutional networks' grid: one-class clients want very few iterations there, and smaller rates."""
 MNIST_SCHEDULE = {
     "iid": {"rounds": 200, "lr": 0.3, "lr_decay": 0.985, "steps": 50},
     "non-iid": {"rounds": 400, "lr": 0.2, "lr_decay": 0.995, "steps": 5},
@@ -106,7 +104,7 @@ PRESETS = {
             cifar10.load,
             cifar_cnn,
             Pixels((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-            {"rounds": 200, "augment": True, "init": "he", "grid": WIDE},
+            {"rounds": 200, "augment": True, "init": "he"},
             {
                 "iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 30},
                 "non-iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 10},
@@ -117,7 +115,7 @@ PRESETS = {
             speech_commands.load,
             kws_cnn,
             Pixels((0.5,), (0.25,)),
-            {"rounds": 200, "init": "he", "grid": WIDE},
+            {"rounds": 200, "init": "he"},
             {
                 "iid": {"lr": 0.2, "lr_decay": 0.99, "steps": 20},
                 "non-iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 10},

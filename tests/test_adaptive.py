@@ -21,7 +21,7 @@ from fedaccord.runtime.folder import RunFolder, fingerprint, log_sha256, params_
 from fedaccord.tasks import find_task
 
 GRID = "lr = 0.05..0.5/9 log; steps = 1..9/9"
-PLAIN = {"psi": "ascent", "hold": 1, "align": False}
+PLAIN = {"psi": "ascent", "hyper_lr": 0.05, "hold": 1, "follow": False, "step_search": False}
 
 
 def simulation(method="FA+AH", **changes):
@@ -72,7 +72,7 @@ def test_psi_and_its_window_survive_a_stop_to_the_bit(tmp_path, changes):
 
 @pytest.mark.slow
 def test_a_replay_of_a_tuned_run_is_that_run(tmp_path):
-    """FA with the recorded h_t: the same hyper-parameters, hence the same model, to the bit."""
+    """FA with the recorded h_t and lengths of the server's steps: the same model, to the bit."""
     tuned, _, _ = finish(tmp_path / "tuned", simulation())
     replayed, _, _ = finish(tmp_path / "again", simulation("FA", replay=str(tmp_path / "tuned")))
     assert replayed == tuned
@@ -81,7 +81,7 @@ def test_a_replay_of_a_tuned_run_is_that_run(tmp_path):
 
 
 def test_the_log_says_all_of_a_decision(tmp_path):
-    finish(tmp_path / "run", simulation(**PLAIN))
+    finish(tmp_path / "run", simulation(precision=85.0, **PLAIN))
     lines = list(read_rounds(tmp_path / "run"))
     assert lines[0]["policy"]["mu"] == [0.0, 0.0]
     assert lines[0]["policy"]["why"] == "nothing to learn from yet"
@@ -158,7 +158,7 @@ def test_a_start_that_blows_up_is_shortened_and_the_rate_comes_down():
     down.
     """
     grid = "lr = 0.01, 0.1, 1000 log; steps = 2, 4"
-    sim = simulation(grid=grid, start="lr = 1000", rounds=8, hyper_lr=0.05, precision=5.0, **PLAIN)
+    sim = simulation(grid=grid, start="lr = 1000", rounds=8, precision=5.0, **PLAIN)
     state = start(sim.experiment, sim.params)
     top, losses, logs = state.policy["mu"][0], [state.loss], []
     for state, log in run(sim.experiment, state):  # noqa: B020

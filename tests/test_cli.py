@@ -229,7 +229,8 @@ def test_paper_means_everything_as_printed_unless_said(tmp_path, capsys):
     assert main([*words, "--runs", str(tmp_path), "--name", "printed", "--json"]) == 0
     found = read_settings(tmp_path / "printed")
     printed = {"cohorts": "random", "weighting": "population", "yardstick": "cross-entropy", "guards": False}
-    printed |= {"average": False, "psi": "ascent", "hold": 1, "align": False, "rm_step": 0.0, "init": "as-given"}
+    printed |= {"average": False, "psi": "ascent", "hold": 1, "follow": False, "step_search": False}
+    printed |= {"rm_step": 0.0, "init": "as-given", "grid": "lr = 0.05..0.5/9 log; steps = 5..45/9"}
     assert {name: found[name] for name in printed} == printed
     assert found["interval"] == 3
     assert config.printed(find("FA")).keys() & {"psi", "rm_step"} == set()

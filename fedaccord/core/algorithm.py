@@ -74,6 +74,8 @@ class Verdict:
     reward: float | None  # of the oldest choice whose reward was not known
     carried_out: bool = True  # whether this round's own hyper-parameters had any effect
     guard: str | None = None  # what was done that the paper does not do, in words
+    stretch: float | None = None  # length of the server's step, where it was looked for
+    reach: float | None = None  # the longest that was allowed
 
 
 Measure = Callable[[Snapshot, str], Measured]
@@ -113,7 +115,7 @@ def start(experiment: Experiment, params: Params) -> ServerState:
         raise DataError(
             "the loss before the first round is not finite: is there a NaN in the validation data or the model?"
         )
-    return ServerState(round=0, model=model, loss=loss, policy=experiment.policy.start(), last_loss=loss)
+    return ServerState(0, model, loss, experiment.policy.start(), None, loss, loss, loss)
 
 
 def run(experiment: Experiment, state: ServerState) -> Iterator[tuple[ServerState, RoundLog]]:
@@ -160,13 +162,15 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
         step_norm=finite(mean.step_norm),
         method=dict(mean.reported),
         last_loss=verdict.last_loss,
+        stretch=verdict.stretch,
         handed=handed,
         seconds=clock.seconds(),
     )
     # the model before this one is kept only where its successor's loss is known a round late
     fallback = state.model if verdict.model is mean.model else state.previous
     previous = fallback if ex.clients_report else None
-    return ServerState(t, verdict.model, verdict.loss, psi_next, previous, verdict.last_loss), log
+    first, best = extremes(state, verdict.last_loss)
+    return ServerState(t, verdict.model, verdict.loss, psi_next, previous, verdict.last_loss, first, best), log
 
 
 def observation(
@@ -194,9 +198,17 @@ def observation(
         step_norm=finite(mean.step_norm),
         alignment=mean.step_norm / average if average else None,
         overlap=again / len(order.cohort),
+        stretch=verdict.stretch,
+        reach=verdict.reach,
         bytes=down * len(order.cohort) + mean.bytes_up,
         seconds=clock.seconds(),
     )
+
+
+def extremes(state: ServerState, loss: float | None) -> tuple[float | None, float | None]:
+    """The first and the smallest loss that is known of the model itself, after one more."""
+    known = [each for each in (state.best_loss, loss) if each is not None]
+    return loss if state.first_loss is None else state.first_loss, min(known, default=None)
 
 
 def own_choice(h: Proposal, names: Sequence[str], client: int) -> dict[str, dict[str, Any]]:

@@ -268,6 +268,10 @@ class Part:
         """The hyper-parameters that its policy chooses: whatever the settings say of them has no effect."""
         return ()
 
+    def stretches(self, settings: Mapping[str, Any]) -> bool:
+        """Whether the server looks for the length of its step, by the running mean's loss on its own set."""
+        return False
+
     def report(self, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
         """Sentences about a run for its page, from the lines of its log."""
         return []
@@ -305,6 +309,10 @@ class Method:
     def tunes(self, settings: Mapping[str, Any]) -> set[str]:
         """The hyper-parameters that its policy chooses."""
         return {name for part in self.parts for name in part.tunes(settings)}
+
+    def stretches(self, settings: Mapping[str, Any]) -> bool:
+        """Whether one of its parts has the server look for the length of its step."""
+        return any(part.stretches(settings) for part in self.parts)
 
     def policy(self, first: Hyper, settings: Mapping[str, Any], otherwise: Policy) -> Policy:
         """That of its parts, of which only one may bring one; or `otherwise`."""

@@ -186,10 +186,17 @@ class ServerState:
     policy: PolicyState  # psi_t
     previous: Snapshot | None = None  # the one before, kept only where L_t is known a round late
     last_loss: float | None = None  # of w_t itself, which the guard watches
+    first_loss: float | None = None  # the first of these that was known
+    best_loss: float | None = None  # the smallest so far
 
     @property
     def params(self) -> Params:
         return self.model.params
+
+    @property
+    def gained(self) -> float | None:
+        """By how much the loss has fallen, at its best."""
+        return None if self.first_loss is None or self.best_loss is None else self.first_loss - self.best_loss
 
 
 @dataclass(frozen=True)
@@ -205,6 +212,8 @@ class Observation:
     step_norm: float | None  # ||mean of the w_i - w||
     alignment: float | None  # step_norm over the weighted mean of the update norms: 1 if all clients agree
     overlap: float  # share of the cohort that also counted in the round before
+    stretch: float | None  # length of the server's step, in lengths of the clients' mean; None: it was not looked for
+    reach: float | None  # the longest that was allowed
     bytes: int  # sent down and up for the clients that counted
     seconds: Mapping[str, float]
 
@@ -226,5 +235,6 @@ class RoundLog:
     step_norm: float | None = None  # ||mean of the w_i - w||, before the server's own steps
     method: dict[str, float] = field(default_factory=dict)  # the scalars that the method reports
     last_loss: float | None = None  # of the model itself, where `loss` is that of its running mean
+    stretch: float | None = None  # length of the server's step, in lengths of the clients' mean, where it was looked for
     handed: str | None = None  # whose metrics these are: the last model, or the short or long running mean
     seconds: dict[str, float] = field(default_factory=dict)

@@ -29,8 +29,10 @@ from fedaccord.runtime.folder import read_rounds, read_settings
 
 CANDIDATES: dict[str, Mapping[str, Any]] = {
     "default": {},
-    "frozen": {"hyper_lr": 0.0},  # h is always drawn around the middle of the grid
-    "walk": {"psi": "walk"},  # psi moves at random
+    "frozen": {"hyper_lr": 0.0, "follow": False, "step_search": False},  # h is always drawn around the middle of the grid
+    "walk": {"psi": "walk", "follow": False, "step_search": False},  # psi moves at random
+    "no-search": {"step_search": False},
+    "no-follow": {"follow": False},
     "adam": {"psi": "adam", "hyper_lr": 0.01},
     "paper": config.printed(find("FA+RM+AH")),  # everything as printed
 }

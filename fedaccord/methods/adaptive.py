@@ -9,7 +9,8 @@ from fedaccord.core.protocols import Part, Policy
 from fedaccord.core.records import Hyper
 from fedaccord.core.settings import at_least, one_of, setting
 from fedaccord.policy.grid import HyperGrid
-from fedaccord.policy.reinforce import ADAM, ASCENT, SCALED, WALK, Reinforce
+from fedaccord.policy.pace import Pace
+from fedaccord.policy.reinforce import ADAM, ASCENT, LARGEST, SCALED, SMALLEST, WALK, Reinforce
 
 LONGEST = 10
 """Rounds of a pass up to which a choice is held for all of it."""
@@ -26,17 +27,28 @@ class AdaptiveHyper(Part):
             "How AH moves psi: plain ascent as printed, Adam, by scaled advantages, or (a control) at random",
             printed=ASCENT,
         ),
-        at_least(0, "hyper_lr", 0.05, "eta_H, the rate at which AH learns.", printed=0.01),
+        at_least(0, "hyper_lr", 0.02, "eta_H, the rate at which AH learns.", printed=0.01),
         setting(
-            "align",
+            "step_search",
             True,
-            "Begin with many SGD iterations where the clients' first steps agree, else with few.",
+            "The server looks for the length of its step, by the running mean's loss on its set.",
+            printed=False,
+        ),
+        setting(
+            "follow",
+            True,
+            "The rate follows the length of the server's step, the SGD iterations how far the clients agree.",
             printed=False,
         ),
         at_least(1, "hold", 4, "Rounds that AH holds a choice for, at least; whole passes if it can.", printed=1),
         at_least(1, "interval", 10, "Z, how many choices back AH looks.", printed=5),
         setting(
-            "precision", 200.0, "A_1 = precision * I.", check=lambda v: 5 <= v <= 400, expected="5 to 400", printed=85.0
+            "precision",
+            600.0,
+            "A_1 = precision * I.",
+            check=lambda v: SMALLEST <= v <= LARGEST,
+            expected=f"{SMALLEST:g} to {LARGEST:g}",
+            printed=85.0,
         ),
         setting("diagonal", False, "Keep A diagonal: cheaper for many hyper-parameters, no correlations."),
         one_of(
@@ -63,9 +75,12 @@ class AdaptiveHyper(Part):
             settings["baseline"],
             grid.place(settings["start"]),
             settings["psi"],
-            align=settings["align"],
+            pace=Pace(grid, lap(settings)) if settings["follow"] else None,
             hold=rounds_held(settings),
         )
+
+    def stretches(self, settings: Mapping[str, Any]) -> bool:
+        return bool(settings["step_search"])
 
 
 def rounds_held(settings: Mapping[str, Any]) -> int:
@@ -74,3 +89,8 @@ def rounds_held(settings: Mapping[str, Any]) -> int:
         return int(settings["hold"])
     one = pass_length(settings["clients"], settings["fraction"])
     return one * math.ceil(settings["hold"] / one) if one <= LONGEST else int(settings["hold"])
+
+
+def lap(settings: Mapping[str, Any]) -> int:
+    """Rounds of a pass over the clients, as far as a choice may be held."""
+    return min(LONGEST, pass_length(settings["clients"], settings["fraction"]))

@@ -5,6 +5,7 @@ The state is a plain JSON value:
     window    what is known of past choices, oldest first: reward, score at the psi of that time, the choice itself
     pending   choices whose reward is not known yet, or which are still held
     updates   how often psi was moved; for Adam also its two moments
+    pace      that of policy/pace.py, if the rate and the iterations follow what the server sees
 """
 
 import math
@@ -19,15 +20,13 @@ from fedaccord.core.protocols import Proposal
 from fedaccord.core.records import Hyper, Observation, PolicyState
 from fedaccord.policy.gaussian import gaussian
 from fedaccord.policy.grid import HyperGrid
+from fedaccord.policy.pace import Pace
 
-SMALLEST, LARGEST = 5.0, 400.0
-"""Bounds on the eigenvalues of A: a spread from 0.45 (the whole grid) down to 0.05 (about half a grid step)."""
+SMALLEST, LARGEST = 5.0, 2500.0
+"""Bounds on the eigenvalues of A: a spread from 0.45 (the whole grid) down to 0.02 (half a step of a fine grid)."""
 ASCENT, ADAM, SCALED, WALK = "ascent", "adam", "scaled", "walk"
 BETAS = (0.7, 0.7)
 """Adam's, for psi."""
-OPPOSED, ALIKE = (0.1, -0.3), (0.4, 0.4)
-"""Mean cosines between the first steps of two clients at which they are taken as opposed and as alike (one class a
-client: up to 0.1; iid: 0.4 to 0.9), and where mu of the SGD iterations then begins."""
 STILL = 1e-4
 """A move of mu by less than this part of the grid is no story."""
 SLOWER = 10
@@ -54,7 +53,7 @@ class Reinforce:
     start_at: tuple[float, ...] = ()  # mu_1 in normalised units; the middle of the grid if empty
     psi: str = ASCENT
     hold: int = 1  # rounds for which a choice is held
-    align: bool = False  # begin with many SGD iterations where the clients' first steps agree, with few where not
+    pace: Pace | None = None  # the rate and the iterations follow what the server sees
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,7 +64,8 @@ class Reinforce:
         D = len(self.grid.axes)
         A = np.full(D, self.precision) if self.diagonal else self.precision * np.eye(D)
         mu = list(self.start_at) or [0.0] * D
-        return {"mu": mu, "A": A.tolist(), "window": [], "pending": [], "updates": 0}
+        pace = {} if self.pace is None else {"pace": self.pace.start()}
+        return {"mu": mu, "A": A.tolist(), "window": [], "pending": [], "updates": 0, **pace}
 
     def propose(
         self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
@@ -75,17 +75,21 @@ class Reinforce:
         The score is taken now, at psi_t, and waits for its reward.
         """
         *others, newest = state["pending"] or [None]
-        if newest is not None and newest["held"] < self.hold:
+        if newest is not None and newest["held"] < newest["until"]:
             entry = {**newest, "held": newest["held"] + 1}
         else:
             others, entry = state["pending"], self.draw(state, round, generator)
         return Proposal(self.first.but(entry["choice"])), {**state, "pending": [*others, entry]}
 
     def draw(self, state: PolicyState, round: int, generator: torch.Generator) -> dict[str, Any]:
-        """A new choice, with its probability and score."""
+        """A new choice, with its probability and score; in the run-in the point of the grid that is next to mu."""
         mu = np.array(state["mu"])
         P = gaussian(self.grid, mu, np.array(state["A"]))
-        index = P.sample(torch.rand(len(self.grid.axes), generator=generator, dtype=torch.float64).numpy())
+        run_in = self.pace is not None and state["pace"]["run_in"]
+        if run_in:
+            index = tuple(int(np.abs(axis.points - z).argmin()) for axis, z in zip(self.grid.axes, mu, strict=True))
+        else:
+            index = P.sample(torch.rand(len(self.grid.axes), generator=generator, dtype=torch.float64).numpy())
         score = P.score(index)
         toss = (
             {"toss": (2.0 * torch.randint(2, mu.shape, generator=generator) - 1).tolist()} if self.psi == WALK else {}
@@ -93,35 +97,34 @@ class Reinforce:
         return {
             **toss,
             "round": round,
+            "run_in": run_in,
+            "until": self.pace.lap if self.pace is not None and run_in else self.hold,
             "held": 1,
             "rewards": [],
             "psi": {"mu": state["mu"], "A": state["A"]},
             "choice": self.grid.choice(index),
-            "p": P.probability(index),
+            "p": 1.0 if run_in else P.probability(index),
             "score_mu": score.mu.tolist(),
             "score_A": score.A.tolist(),
         }
 
-    def aligned(self, state: PolicyState, seen: Observation) -> PolicyState:
-        """mu of the SGD iterations by the mean cosine between the first steps of two clients."""
-        count = len(seen.update_norms)
-        if not self.align or self.start_at or "steps" not in self.names:
-            return state  # somebody has said where to start, or there is nothing to begin with
-        if seen.round > 1 or seen.alignment is None or count < 2:
-            return state
-        cosine = (count * seen.alignment**2 - 1) / (count - 1)
-        place = float(np.interp(cosine, [OPPOSED[0], ALIKE[0]], [OPPOSED[1], ALIKE[1]]))
-        steps = self.names.index("steps")
-        return {**state, "mu": [place if n == steps else z for n, z in enumerate(state["mu"])]}
-
     def learn(self, state: PolicyState, seen: Observation) -> PolicyState:
         """Lines 16-18. A round that was never carried out (it was skipped) does not count for its choice."""
-        state = self.aligned(state, seen)
         if not seen.carried_out:
             *others, newest = state["pending"]
             left = {**newest, "held": newest["held"] - 1}
             state = {**state, "pending": [*others, *([left] if left["held"] else [])]}
-        return self.update(state, seen.reward)
+        return self.update(self.paced(state, seen), seen.reward)
+
+    def paced(self, state: PolicyState, seen: Observation) -> PolicyState:
+        """mu as it follows from what the server has seen; a choice that blew up is not held any longer."""
+        if self.pace is None:
+            return state
+        *others, newest = state["pending"] or [{"held": 0, "until": 1}]
+        over = newest["held"] >= newest["until"]
+        pace, mu, given_up = self.pace.follow(state["pace"], state["mu"], seen, over)
+        pending = [*others, {**newest, "until": newest["held"]}] if given_up else state["pending"]
+        return {**state, "mu": mu, "pace": {**pace, "mu": mu}, "pending": pending}
 
     def update(self, state: PolicyState, reward: float | None) -> PolicyState:
         """Lines 17-18 with a reward for the oldest choice that waits for one; without a reward, nothing changes.
@@ -132,10 +135,12 @@ class Reinforce:
             return state
         oldest, *others = state["pending"]
         entry = {**oldest, "rewards": [*oldest["rewards"], reward]}
-        if len(entry["rewards"]) < self.hold:
+        if len(entry["rewards"]) < entry["until"]:
             return {**state, "pending": [entry, *others]}
+        if entry["run_in"]:
+            return {**state, "pending": others}  # it was no draw: there is nothing to learn from it
         known = 2 * self.interval + 1 if self.baseline == "centred" else self.interval + 1
-        earned = reward if self.hold == 1 else 1 - math.prod(1 - each for each in entry["rewards"])
+        earned = reward if len(entry["rewards"]) == 1 else 1 - math.prod(1 - each for each in entry["rewards"])
         done = {name: value for name, value in entry.items() if name != "psi"}
         window = [*state["window"], {**done, "reward": earned}][-known:]  # Z' = min(Z, t - 1): what there is
         moved = self.moved(state, window)
@@ -225,21 +230,26 @@ class Reinforce:
 
     def why(self, before: PolicyState, after: PolicyState) -> str:
         """One sentence for each hyper-parameter: what moved, and what the choices earned that moved it."""
+        told = after["pace"]["told"] if self.pace is not None else ""
+        newest = before["pending"][-1]
+        if newest["run_in"]:
+            return f"run-in: {told or 'nothing to change'}"
         if before["updates"] == after["updates"]:
-            if before["mu"] != after["mu"]:
-                few = after["mu"][self.names.index("steps")] < before["mu"][self.names.index("steps")]
-                first = "the clients' first steps are opposed" if few else "the clients' first steps agree"
-                return f"from now on {'fewer' if few else 'more'} SGD iterations: {first}"
-            held = before["pending"][-1]["held"]
-            return f"held: round {held} of {self.hold} with this choice" if self.hold > 1 else "no reward yet"
+            waits = f"held: round {newest['held']} of {newest['until']} with this choice"
+            return told or (waits if newest["until"] > 1 else "no reward yet")
+        return "; ".join(filter(None, (told, self.why_learned(before, after))))
+
+    def why_learned(self, before: PolicyState, after: PolicyState) -> str:
+        """The same of what REINFORCE moved."""
         window = after["window"]
         if len(window) < 2:
             return "nothing to learn from yet"
         if len({entry["reward"] for entry in window}) == 1:
             return "no change: all recent choices paid alike"
+        mu = before["mu"] if self.pace is None else after["pace"]["mu"]
         return "; ".join(
             self.why_moved(number, float(old), float(new), window)
-            for number, (old, new) in enumerate(zip(before["mu"], after["mu"], strict=True))
+            for number, (old, new) in enumerate(zip(mu, after["mu"], strict=True))
         )
 
     def why_moved(self, number: int, old: float, new: float, window: list[dict[str, Any]]) -> str:
@@ -307,7 +317,7 @@ def brief(value: float) -> str:
 
 
 def bounded(A: np.ndarray) -> np.ndarray:
-    """Symmetric, with eigenvalues kept in [5, 400], so that A stays a precision and the draw stays a spread."""
+    """Symmetric, with eigenvalues kept within their bounds, so that A stays a precision and the draw stays a spread."""
     if A.ndim == 1:
         clipped: np.ndarray = np.clip(A, SMALLEST, LARGEST)
         return clipped

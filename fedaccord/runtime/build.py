@@ -29,6 +29,7 @@ from fedaccord.server.chain import ServerChain
 from fedaccord.server.evaluate import ClientLosses, Evaluator
 from fedaccord.server.guard import guard
 from fedaccord.server.steps import SHORT
+from fedaccord.server.stretch import Length, recorded, searched
 from fedaccord.tasks import Task
 
 
@@ -123,6 +124,8 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
             settings.min_replies,
             SHORT if settings["average"] and validation is not None else LAST,
             late=validation is None,
+            everyone=settings.fraction == 1.0,
+            length=length_of(parts),
         ),
         metrics=None if tested is None else tested.metrics,
         clients=clients,
@@ -134,6 +137,20 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
         clients_report=validation is None,
         paired=settings.paired and validation is None,
     )
+
+
+def length_of(parts: Parts) -> Length | None:
+    """How far the server goes along the clients' mean step; None: just as far.
+
+    To look for it takes a set of the server's, and the running mean: by the loss of the last model it would be greedy. A
+    part of the clients raises the loss by itself where they differ, so a step of theirs is not shortened for that.
+    """
+    settings = parts.settings
+    if settings.replay:
+        return recorded([line.get("stretch") for line in read_rounds(Path(settings.replay))])
+    if not parts.method.stretches(settings.values()) or parts.validation is None or not settings["average"]:
+        return None
+    return searched(0.5 if settings.fraction == 1.0 else 1.0)
 
 
 def measure_of(parts: Parts) -> LossFunction:

@@ -115,6 +115,8 @@ class RunFolder:
             "round": state.round,
             "loss": state.loss,
             "last_loss": state.last_loss,
+            "first_loss": state.first_loss,
+            "best_loss": state.best_loss,
             "policy": dict(state.policy),
             "accepted": as_json(state.model),
             "previous_accepted": None if state.previous is None else as_json(state.previous),
@@ -213,7 +215,8 @@ def read_checkpoint(manifest: Path) -> Checkpoint | None:
         model, before = snapshot_of(packages, "", body["accepted"]), None
         if body["previous_accepted"] is not None:
             before = snapshot_of(packages, PREVIOUS, body["previous_accepted"])
-        state = ServerState(body["round"], model, body["loss"], body["policy"], before, body["last_loss"])
+        losses = (body[name] for name in ("last_loss", "first_loss", "best_loss"))
+        state = ServerState(body["round"], model, body["loss"], body["policy"], before, *losses)
         return Checkpoint(state, body["about"], body["log_bytes"], body.get("processor", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UpdateRefused):
         return None

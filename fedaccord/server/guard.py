@@ -5,20 +5,32 @@ import math
 from fedaccord.core.algorithm import LAST, Aggregated, Guard, Measure, Verdict
 from fedaccord.core.records import ServerState, Snapshot
 from fedaccord.server.steps import towards
+from fedaccord.server.stretch import Length
 
 CLIP = 1.0
 """Rewards are relative, so one bound serves all tasks: -1 means that the loss doubled."""
+LOST, SLACK = 1 / 2, 1e-3
+"""Of what was gained, and of the loss itself: a step that loses more than both is a bad one."""
 SHARES = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32)
 """Of a step that blew up: the first that does no harm is taken."""
 
 
-def guard(guards: bool = True, minimum: int = 1, rewarded: str = LAST, late: bool = False) -> Guard:
+def guard(
+    guards: bool = True,
+    minimum: int = 1,
+    rewarded: str = LAST,
+    late: bool = False,
+    everyone: bool = False,
+    length: Length | None = None,
+) -> Guard:
     """Line 16: r_t = (L_t - L_{t+1}) / L_t, L being the loss of the model that is `rewarded`.
 
     Guards: with fewer than `minimum` usable updates the round is skipped. A step after which the loss of the last model
     is not finite, or has more than doubled, is shortened until it does no harm, and the reward is the worse the
-    shorter; if no share of it helps, the model before stays with all that goes with it, and the reward is -1. A reward
-    is clipped to [-1, 1]. `late`: the clients report, so what is known is the loss of the model that they received.
+    shorter; if no share of it helps, the model before stays with all that goes with it, and the reward is -1. Where
+    `everyone` trains in every round, so is a step that loses more than half of all that was gained: near the loss of a
+    guess nothing can double, and yet a network can die. A reward is clipped to [-1, 1]. `late`: the clients report, so what is known is the loss of the model that they received.
+    `length`: how far the server goes along the clients' mean step; where that blows up, it goes as far as their mean.
     """
 
     def judge(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
@@ -26,16 +38,23 @@ def guard(guards: bool = True, minimum: int = 1, rewarded: str = LAST, late: boo
             return skipped(state, len(mean.accepted), minimum)
         if late:
             return judge_late(state, mean, measure)
-        model, loss, before = mean.model, measure(mean.model, LAST).loss, state.last_loss
+        model, taken, longest = mean.model, None, None
+        if length is not None:
+            model, taken, longest = length(state.round + 1, mean, lambda each: measure(each, rewarded).loss)
+        loss, before = measure(model, LAST).loss, state.last_loss
+        gained = state.gained if everyone else None
+        if guards and taken is not None and taken > 1.0 and blown(loss, before, gained):
+            model, taken, loss = mean.model, 1.0, measure(mean.model, LAST).loss
         worst, told = 1.0, None
-        if guards and blown(loss, before):
+        if guards and blown(loss, before, gained):
             model, share, told = mended(state, mean, measure, loss)
             if share == 0.0:
                 return Verdict(model, state.loss, before, -CLIP, guard=told)
-            loss, worst = measure(model, LAST).loss, share - CLIP
+            loss, taken, worst = measure(model, LAST).loss, taken and share, share - CLIP
         paid = loss if rewarded == LAST else measure(model, rewarded).loss
         reward = gain(state.loss, paid, guards)
-        return Verdict(model, usable(paid), usable(loss), None if reward is None else min(reward, worst), guard=told)
+        paid_out = None if reward is None else min(reward, worst)
+        return Verdict(model, usable(paid), usable(loss), paid_out, guard=told, stretch=taken, reach=longest)
 
     def judge_late(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
         found = measure(state.model, LAST)
@@ -72,11 +91,13 @@ def mended(state: ServerState, mean: Aggregated, measure: Measure, loss: float |
     return state.model, 0.0, f"rolled back: {what}"
 
 
-def blown(loss: float | None, before: float | None) -> bool:
-    """Whether the loss is not finite, or has more than doubled."""
+def blown(loss: float | None, before: float | None, gained: float | None = None) -> bool:
+    """Whether the loss is not finite, has more than doubled, or has lost too much of what was gained."""
     if loss is None or before is None:
         return False
-    return not math.isfinite(loss) or loss > (1 + CLIP) * before
+    if not math.isfinite(loss) or loss > (1 + CLIP) * before:
+        return True
+    return gained is not None and loss - before > LOST * gained + SLACK * before
 
 
 def rise(before: float | None, loss: float | None) -> str:

@@ -152,7 +152,7 @@ def test_whatever_the_rewards_psi_stays_within_bounds(rewards, diagonal, baselin
 def test_bounded_changes_nothing_that_is_within_bounds():
     A = np.array([[85.0, 3.0], [3.0, 60.0]])
     assert np.array_equal(bounded(A), A)
-    assert np.allclose(np.linalg.eigvalsh(bounded(np.diag([1.0, 1000.0]))), [SMALLEST, LARGEST])
+    assert np.allclose(np.linalg.eigvalsh(bounded(np.diag([1.0, 1e4]))), [SMALLEST, LARGEST])
 
 
 def test_a_reward_that_comes_a_round_late_goes_to_the_choice_that_earned_it():
@@ -270,21 +270,3 @@ def test_every_way_with_every_baseline_tells_its_story(psi, baseline):
     draw = np.random.default_rng(0)
     told = list(told_of(policy(psi=psi, baseline=baseline), lambda h: float(draw.normal()), 12))
     assert all(entry["why"] for _, _, entry in told)
-
-
-@pytest.mark.parametrize(("alignment", "start_at", "place"), [
-    (0.3, (), -0.3),  # ten clients, mean cosine (10 * 0.09 - 1) / 9 < 0: opposed
-    (0.9, (), 0.4),  # (10 * 0.81 - 1) / 9 = 0.79: alike
-    (0.5, (), -0.3 + 0.7 * (1.5 / 9 - 0.1) / 0.3),  # between: (10 * 0.25 - 1) / 9
-    (0.9, (0.1, 0.2), 0.2),  # somebody said where to start
-])  # fmt: skip
-def test_the_first_steps_of_the_clients_say_how_many_iterations_to_begin_with(alignment, start_at, place):
-    tuner = policy(align=True, hold=2, start_at=start_at)
-    _, sampled = tuner.propose(tuner.start(), 1, tuple(range(10)), generator(0, "policy", 1))
-    norms = dict.fromkeys(range(10), 1.0)
-    after = tuner.learn(sampled, replace(seen(0.1), update_norms=norms, alignment=alignment))
-    assert after["mu"][1] == pytest.approx(place)
-    why = tuner.describe(sampled, after)["why"]
-    assert why.startswith("held" if start_at else "from now on more" if place > 0 else "from now on fewer")
-    again = tuner.learn(after, replace(seen(0.1, round=2), update_norms=norms, alignment=0.9))
-    assert again["mu"][1] == pytest.approx(place, abs=0.05)  # later rounds say nothing of it

@@ -1,0 +1,57 @@
+"""How far the server goes along the clients' mean step: w_t + s (mean - w_t)."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from fedaccord.core.algorithm import Aggregated
+from fedaccord.core.records import Snapshot
+
+REACH = (2.0, 16.0)
+"""Bounds on how many times the clients' mean step the server may go. Between them FedExP's number decides, which is
+large where the clients' steps cancel each other: half of their mean square over the square of their mean."""
+
+Losses = Callable[[Snapshot], float | None]
+Length = Callable[[int, Aggregated, Losses], tuple[Snapshot, float | None, float | None]]
+"""(round, what line 14 made of it, the loss that is rewarded) -> the next model, s, and the longest that was allowed."""
+
+
+def searched(shortest: float) -> Length:
+    """By the loss on the server's set: s is doubled as long as that pays, or else halved, down to the shortest."""
+
+    def search(round: int, mean: Aggregated, loss_of: Losses) -> tuple[Snapshot, float, float]:
+        def tried(factor: float) -> tuple[float, Snapshot]:
+            model = mean.model if factor == 1.0 else mean.shortened(factor)
+            loss = loss_of(model)
+            return loss if loss is not None and math.isfinite(loss) else math.inf, model
+
+        longest = reach(mean)
+        taken, (loss, model) = 1.0, tried(1.0)
+        for times in (2.0, 0.5):
+            while shortest <= taken * times <= longest:
+                other, there = tried(taken * times)
+                if other >= loss:
+                    break
+                taken, loss, model = taken * times, other, there
+            if taken != 1.0:
+                break
+        return model, taken, longest
+
+    return search
+
+
+def recorded(lengths: Sequence[float | None]) -> Length:
+    """Those of another run, round by round; None, and rounds that it did not have: as long as the clients' mean."""
+
+    def look_up(round: int, mean: Aggregated, loss_of: Losses) -> tuple[Snapshot, float | None, None]:
+        taken = lengths[round - 1] if round <= len(lengths) else None
+        return mean.model if taken in (None, 1.0) else mean.shortened(taken), taken, None
+
+    return look_up
+
+
+def reach(mean: Aggregated) -> float:
+    """How many times the clients' mean step the server may go."""
+    examples = sum(each.examples for each in mean.accepted)
+    square = math.fsum(each.examples * each.update_norm**2 for each in mean.accepted) / examples
+    least, most = REACH
+    return min(most, max(least, square / (2 * mean.step_norm**2))) if mean.step_norm else least
