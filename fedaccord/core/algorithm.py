@@ -23,6 +23,7 @@ from fedaccord.core.records import (
     RoundLog,
     ServerState,
     Snapshot,
+    Stretch,
     finite,
     size_of,
 )
@@ -74,8 +75,7 @@ class Verdict:
     reward: float | None  # of the oldest choice whose reward was not known
     carried_out: bool = True  # whether this round's own hyper-parameters had any effect
     guard: str | None = None  # what was done that the paper does not do, in words
-    stretch: float | None = None  # length of the server's step, where it was looked for
-    reach: float | None = None  # the longest that was allowed
+    stretch: Stretch | None = None  # the length of the server's step, where it was looked for
 
 
 Measure = Callable[[Snapshot, str], Measured]
@@ -162,7 +162,7 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
         step_norm=finite(mean.step_norm),
         method=dict(mean.reported),
         last_loss=verdict.last_loss,
-        stretch=verdict.stretch,
+        stretch=None if verdict.stretch is None else verdict.stretch.taken,
         handed=handed,
         seconds=clock.seconds(),
     )
@@ -199,7 +199,6 @@ def observation(
         alignment=mean.step_norm / average if average else None,
         overlap=again / len(order.cohort),
         stretch=verdict.stretch,
-        reach=verdict.reach,
         bytes=down * len(order.cohort) + mean.bytes_up,
         seconds=clock.seconds(),
     )

@@ -200,6 +200,15 @@ class ServerState:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """The length of the server's step, in lengths of the clients' mean step."""
+
+    taken: float
+    wanted: float  # by the loss alone; it need not be allowed
+    reach: float  # the longest that was allowed
+
+
+@dataclass(frozen=True)
 class Observation:
     """What a policy may learn from after a round. Only `seconds` differs from run to run."""
 
@@ -212,8 +221,7 @@ class Observation:
     step_norm: float | None  # ||mean of the w_i - w||
     alignment: float | None  # step_norm over the weighted mean of the update norms: 1 if all clients agree
     overlap: float  # share of the cohort that also counted in the round before
-    stretch: float | None  # length of the server's step, in lengths of the clients' mean; None: it was not looked for
-    reach: float | None  # the longest that was allowed
+    stretch: Stretch | None  # the length of the server's step, where it was looked for
     bytes: int  # sent down and up for the clients that counted
     seconds: Mapping[str, float]
 

@@ -13,7 +13,7 @@ The state is a plain JSON value:
     run_in    whether the run-in goes on
     turned    whether the rate has had to stop rising in it
     rounds    how many of it were carried out
-    lengths   of this choice's rounds: log2 of the length that the server took, beyond what opposed clients always want
+    lengths   of this choice's rounds: log2 of the length that the server wanted, beyond what opposed clients always want
     cosine    the smallest mean cosine between two clients' steps in the run-in; None before the first
     told      what was moved after the last round and why, in words
     mu        where that left it
@@ -87,9 +87,9 @@ class Pace:
         if pace["run_in"] and seen.alignment is not None and count > 1:
             cosine = (count * seen.alignment**2 - 1) / (count - 1)
             pace["cosine"] = cosine if pace["cosine"] is None else min(cosine, pace["cosine"])
-        if seen.stretch is not None and seen.reach is not None:
-            length = math.log2(seen.stretch)
-            usual = max(0.0, math.log2(seen.reach) - ROOM)
+        if seen.stretch is not None:
+            length = math.log2(seen.stretch.wanted)
+            usual = max(0.0, math.log2(seen.stretch.reach) - ROOM)
             pace["lengths"] = [*pace["lengths"], max(0.0, length - usual) if length > 0 else length]
         return pace
 

@@ -1,6 +1,7 @@
 """Line 16, the reward, and the guards that the paper lacks."""
 
 import math
+from dataclasses import replace
 
 from fedaccord.core.algorithm import LAST, Aggregated, Guard, Measure, Verdict
 from fedaccord.core.records import ServerState, Snapshot
@@ -38,23 +39,24 @@ def guard(
             return skipped(state, len(mean.accepted), minimum)
         if late:
             return judge_late(state, mean, measure)
-        model, taken, longest = mean.model, None, None
+        model, stretch = mean.model, None
         if length is not None:
-            model, taken, longest = length(state.round + 1, mean, lambda each: measure(each, rewarded).loss)
+            model, stretch = length(state.round + 1, mean, lambda each: measure(each, rewarded).loss)
         loss, before = measure(model, LAST).loss, state.last_loss
         gained = state.gained if everyone else None
-        if guards and taken is not None and taken > 1.0 and blown(loss, before, gained):
-            model, taken, loss = mean.model, 1.0, measure(mean.model, LAST).loss
+        if guards and stretch is not None and stretch.taken > 1.0 and blown(loss, before, gained):
+            model, stretch, loss = mean.model, replace(stretch, taken=1.0), measure(mean.model, LAST).loss
         worst, told = 1.0, None
         if guards and blown(loss, before, gained):
             model, share, told = mended(state, mean, measure, loss)
             if share == 0.0:
                 return Verdict(model, state.loss, before, -CLIP, guard=told)
-            loss, taken, worst = measure(model, LAST).loss, taken and share, share - CLIP
+            loss, worst = measure(model, LAST).loss, share - CLIP
+            stretch = None if stretch is None else replace(stretch, taken=share, wanted=share)
         paid = loss if rewarded == LAST else measure(model, rewarded).loss
         reward = gain(state.loss, paid, guards)
         paid_out = None if reward is None else min(reward, worst)
-        return Verdict(model, usable(paid), usable(loss), paid_out, guard=told, stretch=taken, reach=longest)
+        return Verdict(model, usable(paid), usable(loss), paid_out, guard=told, stretch=stretch)
 
     def judge_late(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
         found = measure(state.model, LAST)

@@ -4,37 +4,42 @@ import math
 from collections.abc import Callable, Sequence
 
 from fedaccord.core.algorithm import Aggregated
-from fedaccord.core.records import Snapshot
+from fedaccord.core.records import Snapshot, Stretch
 
 REACH = (2.0, 16.0)
 """Bounds on how many times the clients' mean step the server may go. Between them FedExP's number decides, which is
 large where the clients' steps cancel each other: half of their mean square over the square of their mean."""
 
 Losses = Callable[[Snapshot], float | None]
-Length = Callable[[int, Aggregated, Losses], tuple[Snapshot, float | None, float | None]]
-"""(round, what line 14 made of it, the loss that is rewarded) -> the next model, s, and the longest that was allowed."""
+Length = Callable[[int, Aggregated, Losses], tuple[Snapshot, Stretch | None]]
+"""(round, what line 14 made of it, the loss that is rewarded) -> the next model, and how far it went."""
 
 
 def searched(shortest: float) -> Length:
-    """By the loss on the server's set: s is doubled as long as that pays, or else halved, down to the shortest."""
+    """By the loss on the server's set: s is doubled as long as that pays, or else halved, down to the shortest.
 
-    def search(round: int, mean: Aggregated, loss_of: Losses) -> tuple[Snapshot, float, float]:
+    A half is tried in any case: that it is wanted says something, also where it may not be taken.
+    """
+
+    def search(round: int, mean: Aggregated, loss_of: Losses) -> tuple[Snapshot, Stretch]:
         def tried(factor: float) -> tuple[float, Snapshot]:
             model = mean.model if factor == 1.0 else mean.shortened(factor)
             loss = loss_of(model)
             return loss if loss is not None and math.isfinite(loss) else math.inf, model
 
         longest = reach(mean)
-        taken, (loss, model) = 1.0, tried(1.0)
+        wanted, (loss, model) = 1.0, tried(1.0)
         for times in (2.0, 0.5):
-            while shortest <= taken * times <= longest:
-                other, there = tried(taken * times)
+            while min(shortest, 0.5) <= wanted * times <= longest:
+                other, there = tried(wanted * times)
                 if other >= loss:
                     break
-                taken, loss, model = taken * times, other, there
-            if taken != 1.0:
+                wanted, loss, model = wanted * times, other, there
+            if wanted != 1.0:
                 break
-        return model, taken, longest
+        if wanted < shortest:
+            return mean.model, Stretch(1.0, wanted, longest)
+        return model, Stretch(wanted, wanted, longest)
 
     return search
 
@@ -42,9 +47,11 @@ def searched(shortest: float) -> Length:
 def recorded(lengths: Sequence[float | None]) -> Length:
     """Those of another run, round by round; None, and rounds that it did not have: as long as the clients' mean."""
 
-    def look_up(round: int, mean: Aggregated, loss_of: Losses) -> tuple[Snapshot, float | None, None]:
+    def look_up(round: int, mean: Aggregated, loss_of: Losses) -> tuple[Snapshot, Stretch | None]:
         taken = lengths[round - 1] if round <= len(lengths) else None
-        return mean.model if taken in (None, 1.0) else mean.shortened(taken), taken, None
+        if taken is None:
+            return mean.model, None
+        return mean.model if taken == 1.0 else mean.shortened(taken), Stretch(taken, taken, taken)
 
     return look_up
 
