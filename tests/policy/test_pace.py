@@ -1,0 +1,114 @@
+"""The run-in, and how the rate and the iterations follow what the server sees."""
+
+from dataclasses import replace
+
+import pytest
+from helpers import seen
+
+from fedaccord.core.records import Hyper, Stretch
+from fedaccord.core.seeds import generator
+from fedaccord.policy.grid import HyperGrid
+from fedaccord.policy.pace import Pace
+from fedaccord.policy.reinforce import Reinforce
+
+GRID = HyperGrid.parse("lr = 0.001..1/25 log; steps = 1, 2, 3, 5, 8, 13, 20, 32, 50 log")
+OPPOSED, ALIKE = 0.2, 0.9  # alignment of ten clients: mean cosines of (10 a^2 - 1) / 9 = -0.07 and 0.79
+
+
+def round_of(wanted, alignment=ALIKE, reward=0.01, reach=2.0, **changes):
+    """What a policy sees of a round in which the server wanted a step of this length."""
+    norms = dict.fromkeys(range(10), 1.0)
+    stretch = None if wanted is None else Stretch(max(1.0, wanted), wanted, reach)
+    return replace(seen(reward), update_norms=norms, alignment=alignment, stretch=stretch, **changes)
+
+
+def play(rounds, lap=1, hold=2, start="", **changes):
+    """Rates and iterations that were chosen, what was told of each round, and the state in the end."""
+    tuner = Reinforce(
+        Hyper(lr=0.1, steps=10), GRID, 0.0, hold=hold, pace=Pace(GRID, lap), start_at=GRID.place(start), **changes
+    )
+    state, chosen, told = tuner.start(), [], []
+    for t, each in enumerate(rounds, 1):
+        proposal, sampled = tuner.propose(state, t, tuple(range(10)), generator(0, "policy", t))
+        state = tuner.learn(sampled, each)
+        chosen.append((round(proposal.hyper.lr, 3), proposal.hyper.steps))
+        told.append(tuner.describe(sampled, state)["why"])
+    return chosen, told, state
+
+
+def rate(state):
+    return GRID.axes[0].value_at(state["mu"][0])
+
+
+def test_the_rate_doubles_until_the_server_wants_no_more():
+    chosen, told, state = play([round_of(2.0)] * 3 + [round_of(1.0)])
+    assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.056, 0.133, 0.237])  # 0.03 doubled, on the grid
+    assert told[0] == "run-in: learning rate 0.0316 to 0.0632: the server wanted longer steps"
+    assert told[3].startswith("run-in: learning rate 0.253 to 0.178: the run-in is over")
+    assert not state["pace"]["run_in"]
+    assert state["window"] == []  # nothing of it was a draw, so REINFORCE learns nothing from it
+
+
+def test_a_rate_that_is_too_high_halves_and_does_not_rise_again_in_the_run_in():
+    chosen, _, state = play([round_of(each) for each in (2.0, 0.5, 2.0, 2.0)])
+    assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.056, 0.032, 0.032])
+    assert not state["pace"]["run_in"]
+
+
+def test_from_a_corner_where_every_round_blows_up_it_comes_down_by_fours():
+    chosen, told, state = play([round_of(None, reward=-1.0)] * 3, start="lr = 1, steps = 50")
+    assert [lr for lr, _ in chosen] == pytest.approx([1.0, 0.237, 0.056])
+    assert told[0] == "run-in: learning rate 1 to 0.25: its last step blew up"
+    assert state["pending"] == []
+
+
+@pytest.mark.parametrize(("alignments", "steps"), [
+    ((OPPOSED,) * 4, 3),
+    ((ALIKE,) * 4, 32),
+    ((ALIKE, OPPOSED, ALIKE, ALIKE), 3),  # once opposed, always opposed: they may all mend the same overshoot
+    ((0.42,) * 4, 13),  # (10 * 0.1764 - 1) / 9 = 0.085: 0.61 of the way, 3 * (32 / 3) ** 0.61
+])  # fmt: skip
+def test_the_iterations_follow_the_smallest_cosine(alignments, steps):
+    chosen, told, state = play([round_of(1.0, each) for each in alignments])
+    assert [each for _, each in chosen[:2]] == [8, 8]  # the middle of the grid: the first pass says too little
+    assert GRID.axes[1].value_at(state["mu"][1]) == pytest.approx(steps, rel=0.1)
+    assert f"about {steps}" in told[1]
+
+
+@pytest.mark.parametrize(("alignment", "wanted", "moves"), [(ALIKE, 2.0, 1), (ALIKE, 0.5, -1), (OPPOSED, 2.0, 0)])
+def test_after_the_run_in_the_rate_goes_on_following_alike_clients_only(alignment, wanted, moves):
+    ends = [play([round_of(1.0, alignment)] * 4 + [round_of(wanted, alignment)] * more)[2] for more in (0, 2)]
+    assert [each["pace"]["run_in"] for each in ends] == [False, False]
+    before, after = map(rate, ends)
+    assert (after > before) - (after < before) == moves
+
+
+def test_opposed_clients_always_want_longer_steps_so_only_much_longer_ones_count():
+    """Of a reach of 16, four lengths are usual: a step of four leaves the rate where it is, one of eight doubles it."""
+    _, _, usual = play([round_of(4.0, OPPOSED, reach=16.0)])
+    _, _, beyond = play([round_of(8.0, OPPOSED, reach=16.0)])
+    assert (rate(usual), rate(beyond)) == (pytest.approx(0.0316, rel=1e-2), pytest.approx(0.0632, rel=1e-2))
+
+
+def test_lengths_that_contradict_each_other_say_nothing():
+    _, _, state = play([round_of(1.0)] * 4 + [round_of(2.0), round_of(0.5)])
+    assert rate(state) == pytest.approx(rate(play([round_of(1.0)] * 4)[2]))
+
+
+def test_a_pass_of_several_rounds_is_judged_as_a_whole():
+    chosen, _, _ = play([round_of(2.0)] * 4, lap=2)
+    assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.032, 0.056, 0.056])
+
+
+def test_without_a_search_the_run_in_only_places_the_iterations():
+    """No server's set: rewards come a round late, and nobody knows what length would have been best."""
+    rounds = [round_of(None, OPPOSED, reward) for reward in (None, 0.1, 0.1, 0.1, 0.2, 0.3, 0.4)]
+    chosen, _, state = play(rounds)
+    assert rate(state) == pytest.approx(0.0316, rel=1e-2)
+    assert [steps for _, steps in chosen[2:4]] == [3, 3]
+    assert [entry["rewards"] for entry in state["window"]] == [[0.3, 0.4]]  # of rounds 5 and 6, the first draw
+
+
+def test_a_skipped_round_shows_nothing():
+    _, _, state = play([round_of(None, reward=None, carried_out=False)] * 3)
+    assert (state["pace"]["rounds"], state["pace"]["cosine"]) == (0, None)
