@@ -243,6 +243,6 @@ class RoundLog:
     step_norm: float | None = None  # ||mean of the w_i - w||, before the server's own steps
     method: dict[str, float] = field(default_factory=dict)  # the scalars that the method reports
     last_loss: float | None = None  # of the model itself, where `loss` is that of its running mean
-    stretch: float | None = None  # length of the server's step, in lengths of the clients' mean, where it was looked for
+    stretch: float | None = None  # how far the server went along the clients' mean step, where it looked for that
     handed: str | None = None  # whose metrics these are: the last model, or the short or long running mean
     seconds: dict[str, float] = field(default_factory=dict)

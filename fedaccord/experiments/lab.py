@@ -27,10 +27,11 @@ from fedaccord.policy.grid import HyperGrid
 from fedaccord.report.regret import Oracle, Result
 from fedaccord.runtime.folder import read_rounds, read_settings
 
+ALONE = {"follow": False, "step_search": False}  # nothing but psi
 CANDIDATES: dict[str, Mapping[str, Any]] = {
     "default": {},
-    "frozen": {"hyper_lr": 0.0, "follow": False, "step_search": False},  # h is always drawn around the middle of the grid
-    "walk": {"psi": "walk", "follow": False, "step_search": False},  # psi moves at random
+    "frozen": {"hyper_lr": 0.0, **ALONE},  # h is always drawn around the middle of the grid
+    "walk": {"psi": "walk", **ALONE},  # psi moves at random
     "no-search": {"step_search": False},
     "no-follow": {"follow": False},
     "adam": {"psi": "adam", "hyper_lr": 0.01},

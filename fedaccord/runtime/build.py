@@ -142,8 +142,8 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
 def length_of(parts: Parts) -> Length | None:
     """How far the server goes along the clients' mean step; None: just as far.
 
-    To look for it takes a set of the server's, and the running mean: by the loss of the last model it would be greedy. A
-    part of the clients raises the loss by itself where they differ, so a step of theirs is not shortened for that.
+    To look for it takes a set of the server's, and the running mean: by the loss of the last model it would be greedy.
+    A part of the clients raises the loss by itself where they differ, so a step of theirs is not shortened for that.
     """
     settings = parts.settings
     if settings.replay:

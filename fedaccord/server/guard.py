@@ -30,8 +30,10 @@ def guard(
     is not finite, or has more than doubled, is shortened until it does no harm, and the reward is the worse the
     shorter; if no share of it helps, the model before stays with all that goes with it, and the reward is -1. Where
     `everyone` trains in every round, so is a step that loses more than half of all that was gained: near the loss of a
-    guess nothing can double, and yet a network can die. A reward is clipped to [-1, 1]. `late`: the clients report, so what is known is the loss of the model that they received.
-    `length`: how far the server goes along the clients' mean step; where that blows up, it goes as far as their mean.
+    guess nothing can double, and yet a network can die. A reward is clipped to [-1, 1].
+
+    `late`: the clients report, so what is known is the loss of the model that they received. `length`: how far the
+    server goes along the clients' mean step; where that blows up, it goes as far as their mean.
     """
 
     def judge(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:

@@ -100,6 +100,14 @@ def test_a_pass_of_several_rounds_is_judged_as_a_whole():
     assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.032, 0.056, 0.056])
 
 
+@pytest.mark.parametrize(("alignment", "rates"), [(ALIKE, [0.056, 0.032]), (OPPOSED, [0.056, 0.042])])
+def test_a_part_of_opposed_clients_stops_the_rate_from_rising_but_does_not_lower_it(alignment, rates):
+    """Two rounds a pass: a doubling, then shorter steps are wanted. Alike clients mean it; else the run-in is over."""
+    wanted = [2.0, 2.0, 0.5, 0.5, 2.0, 2.0]
+    chosen, _, _ = play([round_of(each, alignment) for each in wanted], lap=2)
+    assert [lr for lr, _ in chosen[2::2]] == pytest.approx(rates)
+
+
 def test_without_a_search_the_run_in_only_places_the_iterations():
     """No server's set: rewards come a round late, and nobody knows what length would have been best."""
     rounds = [round_of(None, OPPOSED, reward) for reward in (None, 0.1, 0.1, 0.1, 0.2, 0.3, 0.4)]

@@ -68,7 +68,7 @@ OLD = Snapshot({"w": torch.tensor([0.0])})
 
 
 def judged(last, state, everyone=True):
-    """What becomes of a step whose running mean wants it four times as long; `last`: the last model's loss by length."""
+    """What becomes of a step that the running mean wants four times as long; `last`: the last model's loss by length."""
 
     def measure(model, which):
         length = model.params["w"].item()
@@ -84,7 +84,9 @@ def test_where_the_longer_step_blows_up_the_clients_mean_is_taken():
     assert verdict.last_loss == 1.9
 
 
-@pytest.mark.parametrize(("everyone", "told"), [(True, "shortened to 1/4: the loss rose from 1.2 to 2.3"), (False, None)])
+@pytest.mark.parametrize(
+    ("everyone", "told"), [(True, "shortened to 1/4: the loss rose from 1.2 to 2.3"), (False, None)]
+)
 def test_a_step_that_loses_half_of_all_that_was_gained_is_shortened_if_everyone_was_in_it(everyone, told):
     """From 2.3, a guess among ten, to 1.2; then a network that dies. A part of the clients may do that by itself."""
     state = ServerState(4, OLD, 20.0, {}, None, last_loss=1.2, first_loss=2.3, best_loss=1.1)
