@@ -215,8 +215,8 @@ def read_checkpoint(manifest: Path) -> Checkpoint | None:
         model, before = snapshot_of(packages, "", body["accepted"]), None
         if body["previous_accepted"] is not None:
             before = snapshot_of(packages, PREVIOUS, body["previous_accepted"])
-        losses = (body[name] for name in ("last_loss", "first_loss", "best_loss"))
-        state = ServerState(body["round"], model, body["loss"], body["policy"], before, *losses)
+        extremes = body.get("first_loss"), body.get("best_loss")  # not in a checkpoint of before the guard knew them
+        state = ServerState(body["round"], model, body["loss"], body["policy"], before, body["last_loss"], *extremes)
         return Checkpoint(state, body["about"], body["log_bytes"], body.get("processor", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UpdateRefused):
         return None

@@ -68,7 +68,7 @@ OLD = Snapshot({"w": torch.tensor([0.0])})
 
 
 def judged(last, state, everyone=True):
-    """What becomes of a step that the running mean wants four times as long; `last`: the last model's loss by length."""
+    """What becomes of a step that the running mean wants four times as long; `last`: the last loss by its length."""
 
     def measure(model, which):
         length = model.params["w"].item()
