@@ -12,8 +12,10 @@ the server wants says more about who was wrong last than about the rate.
 The state is a plain JSON value:
     run_in    whether the run-in goes on
     turned    whether the rate has had to stop rising in it
+    doubt     what the pass before said against a higher rate; None: nothing
     rounds    how many of it were carried out
     lengths   of this choice's rounds: log2 of the length that the server wanted beyond what opposed clients always want
+    earned    by them
     cosine    the smallest mean cosine between two clients' steps in the run-in; None before the first
     told      what was moved after the last round and why, in words
     mu        where that left it
@@ -53,7 +55,8 @@ class Pace:
     lap: int = 1  # rounds of a pass over the clients
 
     def start(self) -> State:
-        return {"run_in": True, "turned": False, "rounds": 0, "lengths": [], "cosine": None, "told": "", "mu": []}
+        begin = {"run_in": True, "turned": False, "doubt": None, "rounds": 0}
+        return {**begin, "lengths": [], "earned": 0.0, "cosine": None, "told": "", "mu": []}
 
     def follow(self, pace: State, mu: list[float], seen: Observation, over: bool) -> tuple[State, list[float], bool]:
         """After a round: the state, mu, and whether the choice is given up. `over`: its last round was this one."""
@@ -62,30 +65,44 @@ class Pace:
         pace = self.noticed(pace, seen)
         if seen.reward is not None and seen.reward <= BAD:
             away = AWAY if pace["run_in"] else LATER
-            pace, mu = self.moved({**pace, "turned": True, "lengths": []}, mu, -away, "its last step blew up")
-            return pace, mu, True
+            pace = {**pace, "turned": True, "lengths": [], "earned": 0.0}
+            return *self.moved(pace, mu, -away, "its last step blew up"), True
         if not over:
             return pace, mu, False
-        known, more, pace = bool(pace["lengths"]), trend(pace["lengths"]), {**pace, "lengths": []}
-        if self.lap > 1 and self.alike(pace) < 0.5:
-            # a part of clients that differ raises the loss by itself: shorter steps are wanted at any rate
-            more = max(0.0, more)
-        if not pace["run_in"]:
-            size = LATER * math.copysign(self.alike(pace), more) if more else 0.0
-            return *self.moved(pace, mu, size, wanted(more)), False
-        pace, mu = self.iterations(pace, mu)
+        more, why = self.judged(pace)
+        known, pace = bool(pace["lengths"]), {**pace, "lengths": [], "earned": 0.0}
+        if pace["run_in"]:
+            return *self.running_in(*self.iterations(pace, mu), more, why, known), False
+        size = LATER * self.alike(pace) * ((more > 0) - (more < 0))
+        return *self.moved(pace, mu, size, why), False
+
+    def judged(self, pace: State) -> tuple[float, str]:
+        """What a choice's rounds say of its rate: more than 0 for too low, less for too high; and why."""
+        if pace["run_in"] and pace["lengths"] and pace["earned"] < 0:
+            return -1.0, "the loss has risen"
+        more = trend(pace["lengths"])
+        if self.alike(pace) < 0.5:
+            more = max(0.0, more)  # of opposed clients shorter steps are wanted at any rate: some were wrong last
+        return more, f"the server wanted {'longer' if more > 0 else 'shorter'} steps"
+
+    def running_in(self, pace: State, mu: list[float], more: float, why: str, known: bool) -> tuple[State, list[float]]:
+        """The rate doubles until two passes speak against that; it halves if they say so; then the run-in is over."""
         if more > 0 and not pace["turned"]:
-            return *self.moved(pace, mu, RUN_IN, wanted(more)), False
-        pace["turned"] = True
-        if more < 0:
-            return *self.moved(pace, mu, -RUN_IN, wanted(more)), False
+            return self.moved({**pace, "doubt": None}, mu, RUN_IN, why)
+        if more <= 0 and pace["doubt"] is None:
+            return {**pace, "doubt": more}, mu  # once may be chance
+        if more <= 0:
+            both, pace = more + pace["doubt"], {**pace, "doubt": None, "turned": True}
+            if both < 0:
+                return self.moved(pace, mu, -RUN_IN, why if more < 0 else "the pass before spoke against it")
         if pace["rounds"] < max(SHORTEST, 2 * self.lap):
-            return pace, mu, False
-        return *self.moved({**pace, "run_in": False}, mu, -BACK * known, "the run-in is over"), False
+            return pace, mu
+        return self.moved({**pace, "run_in": False}, mu, -BACK * known, "the run-in is over")
 
     def noticed(self, pace: State, seen: Observation) -> State:
         """With what this round showed of the clients' steps and of the server's."""
-        pace = {**pace, "told": "", "rounds": pace["rounds"] + pace["run_in"]}
+        earned = pace["earned"] + (seen.reward or 0.0)
+        pace = {**pace, "told": "", "rounds": pace["rounds"] + pace["run_in"], "earned": earned}
         count = len(seen.update_norms)
         if pace["run_in"] and seen.alignment is not None and count > 1:
             cosine = (count * seen.alignment**2 - 1) / (count - 1)
@@ -131,10 +148,6 @@ def trend(lengths: list[float]) -> float:
         return 0.0
     mean = float(np.mean(lengths))
     return mean if abs(mean) >= max(0.5, float(np.std(lengths))) else 0.0
-
-
-def wanted(more: float) -> str:
-    return f"the server wanted {'longer' if more > 0 else 'shorter'} steps"
 
 
 def place(axis: Axis, value: float) -> float:

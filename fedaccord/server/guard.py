@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 from fedaccord.core.algorithm import LAST, Aggregated, Guard, Measure, Verdict
 from fedaccord.core.records import ServerState, Snapshot
@@ -12,6 +13,8 @@ CLIP = 1.0
 """Rewards are relative, so one bound serves all tasks: -1 means that the loss doubled."""
 LOST, SLACK = 1 / 2, 1e-3
 """Of what was gained, and of the loss itself: a step that loses more than both is a bad one."""
+EARLY = 0.05
+"""Of the first loss: as long as less than this was gained, a bad round is better undone than shortened."""
 SHARES = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32)
 """Of a step that blew up: the first that does no harm is taken."""
 
@@ -45,11 +48,11 @@ def guard(
         if length is not None:
             model, stretch = length(state.round + 1, mean, lambda each: measure(each, rewarded).loss)
         loss, before = measure(model, LAST).loss, state.last_loss
-        gained = state.gained if everyone else None
-        if guards and stretch is not None and stretch.taken > 1.0 and blown(loss, before, gained):
+        blown = partial(bad, state=state, everyone=everyone)
+        if guards and stretch is not None and stretch.taken > 1.0 and blown(loss):
             model, stretch, loss = mean.model, replace(stretch, taken=1.0), measure(mean.model, LAST).loss
         worst, told = 1.0, None
-        if guards and blown(loss, before, gained):
+        if guards and blown(loss):
             model, share, told = mended(state, mean, measure, loss)
             if share == 0.0:
                 return Verdict(model, state.loss, before, -CLIP, guard=told)
@@ -63,7 +66,7 @@ def guard(
     def judge_late(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
         found = measure(state.model, LAST)
         loss, before = found.loss, state.loss if found.before is None else found.before
-        if guards and blown(loss, before) and state.previous is not None:
+        if guards and doubled(loss, before) and state.previous is not None:
             # the model that they received was bad, and so is all that they made of it
             model = Snapshot(
                 towards(state.previous.params, state.model.params, SHARES[1]),
@@ -87,7 +90,7 @@ def mended(state: ServerState, mean: Aggregated, measure: Measure, loss: float |
     """The longest share of a bad step that does no harm, or none of it; and what was done, in words."""
     before = state.last_loss
     what = f"the loss {rise(before, loss)}"
-    for share in SHARES:
+    for share in () if early(state) else SHARES:  # early on there is nothing that a part of it could add to
         model = mean.shortened(share)
         now = measure(model, LAST).loss
         if now is not None and before is not None and now <= before:
@@ -95,13 +98,26 @@ def mended(state: ServerState, mean: Aggregated, measure: Measure, loss: float |
     return state.model, 0.0, f"rolled back: {what}"
 
 
-def blown(loss: float | None, before: float | None, gained: float | None = None) -> bool:
-    """Whether the loss is not finite, has more than doubled, or has lost too much of what was gained."""
+def bad(loss: float | None, state: ServerState, everyone: bool) -> bool:
+    """Whether the loss has doubled, lost too much of what was gained, or is far above the first before any gain."""
+    before = state.last_loss
+    if loss is None or before is None or state.gained is None or doubled(loss, before):
+        return doubled(loss, before)
+    if everyone:
+        return loss - before > LOST * state.gained + SLACK * before
+    return early(state) and state.first_loss is not None and loss > (1 + 2 * EARLY) * state.first_loss
+
+
+def doubled(loss: float | None, before: float | None) -> bool:
+    """Whether the loss is not finite, or has more than doubled."""
     if loss is None or before is None:
         return False
-    if not math.isfinite(loss) or loss > (1 + CLIP) * before:
-        return True
-    return gained is not None and loss - before > LOST * gained + SLACK * before
+    return not math.isfinite(loss) or loss > (1 + CLIP) * before
+
+
+def early(state: ServerState) -> bool:
+    """Whether hardly anything was gained yet."""
+    return state.gained is not None and state.first_loss is not None and state.gained < EARLY * state.first_loss
 
 
 def rise(before: float | None, loss: float | None) -> str:
