@@ -81,8 +81,8 @@ class Pace:
         if pace["run_in"] and pace["lengths"] and pace["earned"] < 0:
             return -1.0, "the loss has risen"
         more = trend(pace["lengths"])
-        if self.alike(pace) < 0.5:
-            more = max(0.0, more)  # of opposed clients shorter steps are wanted at any rate: some were wrong last
+        if self.lap > 1 and self.alike(pace) < 0.5:
+            more = max(0.0, more)  # a part of opposed clients raises the loss at any rate
         return more, f"the server wanted {'longer' if more > 0 else 'shorter'} steps"
 
     def running_in(self, pace: State, mu: list[float], more: float, why: str, known: bool) -> tuple[State, list[float]]:
