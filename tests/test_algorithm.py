@@ -96,13 +96,16 @@ def test_a_round_without_a_usable_update_is_skipped():
 def test_a_step_that_blew_up_is_shortened_until_it_does_no_harm():
     """From 8 the clients go to 40, five times the loss; 8 + 32/2 and 8 + 32/4 ... are all worse than 8: rolled back.
 
-    With a loss that is smallest at 12, |w - 12| + 4: 8 at the start, 32 at 40, 16 at 24, 8 at 16: a quarter is taken.
+    With a loss that is smallest at 12, |w - 12| + 4: 8 at the start, 32 at 40, 16 at 24, 8 at 16: a quarter is taken,
+    unless nothing was gained before.
     """
     _, fed = experiment({0: (40.0, 1)})
     state, log = run_round(fed, start(fed, W))
     assert (state.params, state.loss, log.reward) == (W, 8.0, -1.0)
     _, fed = experiment({0: (40.0, 1)}, loss=lambda params, clients: Measured(abs(float(params["w"][0]) - 12) + 4))
     state, log = run_round(fed, start(fed, W))
+    assert (state.params, log.guard) == (W, "rolled back: the loss rose from 8 to 32")
+    state, log = run_round(fed, replace(start(fed, W), first_loss=20.0))
     assert state.params["w"].item() == 16.0
     assert (log.last_loss, log.guard) == (8.0, "shortened to 1/4: the loss rose from 8 to 32")
     assert log.reward == 1 / 4 - 1

@@ -103,7 +103,7 @@ class Reinforce:
             "rewards": [],
             "psi": {"mu": state["mu"], "A": state["A"]},
             "choice": self.grid.choice(index),
-            "p": 1.0 if run_in else P.probability(index),
+            "p": P.probability(index),
             "score_mu": score.mu.tolist(),
             "score_A": score.A.tolist(),
         }
