@@ -185,7 +185,9 @@ def observation(
     """What a policy may learn from: everything that the server has seen of this round."""
     norms = {each.client: each.update_norm for each in mean.accepted}
     examples = sum(each.examples for each in mean.accepted)
-    average = math.fsum(each.examples * each.update_norm for each in mean.accepted) / examples if examples else 0.0
+    weighted = [each.examples * each.update_norm for each in mean.accepted]
+    average = math.fsum(weighted) / examples if examples else 0.0
+    alignment = mean.step_norm / average if average else None
     again = sum(state.model.accepted.get(client) == t - 1 for client in order.cohort)
     down = sum(size_of(params) for params in (order.params, order.previous or {}, *order.down.values()))
     return Observation(
@@ -196,7 +198,8 @@ def observation(
         metrics=metrics,
         update_norms=norms,
         step_norm=finite(mean.step_norm),
-        alignment=mean.step_norm / average if average else None,
+        alignment=alignment,
+        cosine=mean_cosine(alignment, weighted),
         overlap=again / len(order.cohort),
         stretch=verdict.stretch,
         bytes=down * len(order.cohort) + mean.bytes_up,
@@ -204,10 +207,22 @@ def observation(
     )
 
 
+def mean_cosine(alignment: float | None, weighted: Sequence[float]) -> float | None:
+    """Between the steps of two clients; `weighted`: their norms, each as much as it counts in the mean.
+
+    With shares q_i of them, ||sum_i q_i u_i||^2 = sum_i q_i^2 + sum_(i != j) q_i q_j cos_ij for directions u_i, and the
+    left side is the alignment's square.
+    """
+    total = math.fsum(weighted)
+    same = math.fsum((each / total) ** 2 for each in weighted) if total else 1.0
+    return None if alignment is None or same > 1 - 1e-9 else (alignment**2 - same) / (1 - same)
+
+
 def extremes(state: ServerState, loss: float | None) -> tuple[float | None, float | None]:
-    """The first and the smallest loss that is known of the model itself, after one more."""
+    """The first and the smallest loss of the model itself, after one more; nothing if the first is not known."""
+    first = loss if state.round == 0 and state.first_loss is None else state.first_loss
     known = [each for each in (state.best_loss, loss) if each is not None]
-    return loss if state.first_loss is None else state.first_loss, min(known, default=None)
+    return first, None if first is None else min(known, default=None)
 
 
 def own_choice(h: Proposal, names: Sequence[str], client: int) -> dict[str, dict[str, Any]]:

@@ -75,7 +75,7 @@ class AdaptiveHyper(Part):
             settings["baseline"],
             grid.place(settings["start"]),
             settings["psi"],
-            pace=Pace(grid, lap(settings)) if settings["follow"] else None,
+            pace=Pace(grid, lap(settings), settings["evaluate"] == "clients") if settings["follow"] else None,
             hold=rounds_held(settings),
         )
 

@@ -37,6 +37,8 @@ FEW, MANY = 3.0, 32.0
 """SGD iterations of opposed and of alike clients."""
 SHORTEST = 4
 """Rounds that a run-in lasts at least, and at least two passes: one says too little about the clients."""
+LONGEST = 16
+"""Passes that it lasts at most: ten doublings go through the whole grid."""
 ROOM = 2.0
 """Opposed clients always want a longer step than their mean: what is beyond a quarter of the server's reach counts."""
 RUN_IN, LATER, AWAY = math.log(2), 0.4, math.log(4)
@@ -53,6 +55,7 @@ State = dict[str, Any]
 class Pace:
     grid: HyperGrid
     lap: int = 1  # rounds of a pass over the clients
+    late: bool = False  # rewards are those of the round before: none is this round's
 
     def start(self) -> State:
         begin = {"run_in": True, "turned": False, "doubt": None, "rounds": 0}
@@ -63,10 +66,10 @@ class Pace:
         if not seen.carried_out:
             return {**pace, "told": ""}, mu, False
         pace = self.noticed(pace, seen)
-        if seen.reward is not None and seen.reward <= BAD:
+        if not self.late and seen.reward is not None and seen.reward <= BAD:
             away = AWAY if pace["run_in"] else LATER
-            pace = {**pace, "turned": True, "lengths": [], "earned": 0.0}
-            return *self.moved(pace, mu, -away, "its last step blew up"), True
+            pace = {**pace, "turned": True, "doubt": None, "lengths": [], "earned": 0.0}
+            return *self.moved(pace, mu, -away, "its last step did harm"), True
         if not over:
             return pace, mu, False
         more, why = self.judged(pace)
@@ -82,31 +85,36 @@ class Pace:
             return -1.0, "the loss has risen"
         more = trend(pace["lengths"])
         if self.lap > 1 and self.alike(pace) < 0.5:
-            more = max(0.0, more)  # a part of opposed clients raises the loss at any rate
+            more = max(0.0, more)  # in the rounds of a pass others are forgotten a little: at any rate
         return more, f"the server wanted {'longer' if more > 0 else 'shorter'} steps"
 
     def running_in(self, pace: State, mu: list[float], more: float, why: str, known: bool) -> tuple[State, list[float]]:
-        """The rate doubles until two passes speak against that; it halves if they say so; then the run-in is over."""
-        if more > 0 and not pace["turned"]:
-            return self.moved({**pace, "doubt": None}, mu, RUN_IN, why)
+        """The rate doubles until two passes speak against that; it halves if they say so; then the run-in is over.
+
+        It is over, too, where there is no rate to move, and where it takes too long, such as at an edge of the grid.
+        """
         if more <= 0 and pace["doubt"] is None:
             return {**pace, "doubt": more}, mu  # once may be chance
-        if more <= 0:
-            both, pace = more + pace["doubt"], {**pace, "doubt": None, "turned": True}
-            if both < 0:
-                return self.moved(pace, mu, -RUN_IN, why if more < 0 else "the pass before spoke against it")
+        doubt, pace = pace["doubt"], {**pace, "doubt": None}
+        size = 0.0
+        if more > 0:
+            size = 0.0 if pace["turned"] else RUN_IN
+        else:
+            pace["turned"] = True
+            if more + doubt < 0:
+                size, why = -RUN_IN, why if more < 0 else "the pass before spoke against it"
+        if size and "lr" in self.grid.names and pace["rounds"] < LONGEST * self.lap:
+            return self.moved(pace, mu, size, why)
         if pace["rounds"] < max(SHORTEST, 2 * self.lap):
             return pace, mu
         return self.moved({**pace, "run_in": False}, mu, -BACK * known, "the run-in is over")
 
     def noticed(self, pace: State, seen: Observation) -> State:
         """With what this round showed of the clients' steps and of the server's."""
-        earned = pace["earned"] + (seen.reward or 0.0)
+        earned = 1 - (1 - pace["earned"]) * (1 - (seen.reward or 0.0))
         pace = {**pace, "told": "", "rounds": pace["rounds"] + pace["run_in"], "earned": earned}
-        count = len(seen.update_norms)
-        if pace["run_in"] and seen.alignment is not None and count > 1:
-            cosine = (count * seen.alignment**2 - 1) / (count - 1)
-            pace["cosine"] = cosine if pace["cosine"] is None else min(cosine, pace["cosine"])
+        if pace["run_in"] and seen.cosine is not None:
+            pace["cosine"] = seen.cosine if pace["cosine"] is None else min(seen.cosine, pace["cosine"])
         if seen.stretch is not None:
             length = math.log2(seen.stretch.wanted)
             usual = max(0.0, math.log2(seen.stretch.reach) - ROOM)
@@ -138,6 +146,8 @@ class Pace:
         axis = self.grid.axes[self.grid.names.index("lr")]
         before = axis.value_at(mu[self.grid.names.index("lr")])
         there = place(axis, before * math.exp(size))
+        if abs(there - mu[self.grid.names.index("lr")]) < 1e-9:
+            return pace, mu  # at the edge of the grid
         rose = f"learning rate {before:.3g} to {axis.value_at(there):.3g}: {why}"
         return {**pace, "told": "; ".join(filter(None, (pace["told"], rose)))}, at(self.grid, "lr", there, mu)
 

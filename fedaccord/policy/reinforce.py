@@ -233,7 +233,7 @@ class Reinforce:
         told = after["pace"]["told"] if self.pace is not None else ""
         newest = before["pending"][-1]
         if newest["run_in"]:
-            return f"run-in: {told or 'nothing to change'}"
+            return f"run-in: {told or 'goes on'}"
         if before["updates"] == after["updates"]:
             waits = f"held: round {newest['held']} of {newest['until']} with this choice"
             return told or (waits if newest["until"] > 1 else "no reward yet")

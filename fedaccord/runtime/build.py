@@ -109,6 +109,7 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
     """The server's side: how hyper-parameters are chosen, what becomes of the updates, and how it is measured."""
     settings, model, validation = parts.settings, parts.model, parts.validation
     device = next(model.parameters()).device
+    everyone = cohort_size(clients, settings.fraction) == clients
     tested = None
     if parts.test is not None and parts.metrics:
         tested = Evaluator(model, parts.test.to(device), parts.prepare, None, parts.metrics, cores)
@@ -124,8 +125,8 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
             settings.min_replies,
             SHORT if settings["average"] and validation is not None else LAST,
             late=validation is None,
-            everyone=settings.fraction == 1.0,
-            length=length_of(parts),
+            everyone=everyone,
+            length=length_of(parts, everyone),
         ),
         metrics=None if tested is None else tested.metrics,
         clients=clients,
@@ -139,18 +140,19 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
     )
 
 
-def length_of(parts: Parts) -> Length | None:
-    """How far the server goes along the clients' mean step; None: just as far.
+def length_of(parts: Parts, everyone: bool) -> Length | None:
+    """How far the server goes along the clients' mean step; None: just as far. `everyone`: all train in every round.
 
     To look for it takes a set of the server's, and the running mean: by the loss of the last model it would be greedy.
     A part of the clients raises the loss by itself where they differ, so a step of theirs is not shortened for that.
     """
     settings = parts.settings
     if settings.replay:
-        return recorded([line.get("stretch") for line in read_rounds(Path(settings.replay))])
+        lengths = [line.get("stretch") for line in read_rounds(Path(settings.replay))]
+        return recorded(lengths) if any(each is not None for each in lengths) else None
     if not parts.method.stretches(settings.values()) or parts.validation is None or not settings["average"]:
         return None
-    return searched(0.5 if settings.fraction == 1.0 else 1.0)
+    return searched(0.5 if everyone else 1.0)
 
 
 def measure_of(parts: Parts) -> LossFunction:

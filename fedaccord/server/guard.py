@@ -48,12 +48,13 @@ def guard(
         if length is not None:
             model, stretch = length(state.round + 1, mean, lambda each: measure(each, rewarded).loss)
         loss, before = measure(model, LAST).loss, state.last_loss
-        blown = partial(bad, state=state, everyone=everyone)
+        searching = length is not None
+        blown = partial(bad, state=state, everyone=everyone, searching=searching)
         if guards and stretch is not None and stretch.taken > 1.0 and blown(loss):
             model, stretch, loss = mean.model, replace(stretch, taken=1.0), measure(mean.model, LAST).loss
         worst, told = 1.0, None
         if guards and blown(loss):
-            model, share, told = mended(state, mean, measure, loss)
+            model, share, told = mended(state, mean, measure, loss, undo=searching and early(state))
             if share == 0.0:
                 return Verdict(model, state.loss, before, -CLIP, guard=told)
             loss, worst = measure(model, LAST).loss, share - CLIP
@@ -86,11 +87,16 @@ def skipped(state: ServerState, accepted: int, minimum: int) -> Verdict:
     return Verdict(state.model, state.loss, state.last_loss, None, carried_out=False, guard=f"skipped: {few}")
 
 
-def mended(state: ServerState, mean: Aggregated, measure: Measure, loss: float | None) -> tuple[Snapshot, float, str]:
-    """The longest share of a bad step that does no harm, or none of it; and what was done, in words."""
+def mended(
+    state: ServerState, mean: Aggregated, measure: Measure, loss: float | None, undo: bool
+) -> tuple[Snapshot, float, str]:
+    """The longest share of a bad step that does no harm, or none of it; and what was done, in words.
+
+    `undo`: early on there is nothing that a share of it could add to, and it may have ruined the model.
+    """
     before = state.last_loss
     what = f"the loss {rise(before, loss)}"
-    for share in () if early(state) else SHARES:  # early on there is nothing that a part of it could add to
+    for share in () if undo else SHARES:
         model = mean.shortened(share)
         now = measure(model, LAST).loss
         if now is not None and before is not None and now <= before:
@@ -98,14 +104,17 @@ def mended(state: ServerState, mean: Aggregated, measure: Measure, loss: float |
     return state.model, 0.0, f"rolled back: {what}"
 
 
-def bad(loss: float | None, state: ServerState, everyone: bool) -> bool:
-    """Whether the loss has doubled, lost too much of what was gained, or is far above the first before any gain."""
+def bad(loss: float | None, state: ServerState, everyone: bool, searching: bool) -> bool:
+    """Whether the loss has doubled, lost too much of what was gained, or is far above the first before any gain.
+
+    The last counts where the server looks for the length of its step: only then will the rate come down.
+    """
     before = state.last_loss
     if loss is None or before is None or state.gained is None or doubled(loss, before):
         return doubled(loss, before)
     if everyone:
         return loss - before > LOST * state.gained + SLACK * before
-    return early(state) and state.first_loss is not None and loss > (1 + 2 * EARLY) * state.first_loss
+    return searching and early(state) and state.first_loss is not None and loss > (1 + 2 * EARLY) * state.first_loss
 
 
 def doubled(loss: float | None, before: float | None) -> bool:

@@ -95,3 +95,16 @@ def test_a_step_that_loses_half_of_all_that_was_gained_is_shortened_if_everyone_
     assert verdict.stretch.taken == (1 / 4 if everyone else 4.0)
     if everyone:
         assert verdict.reward == 1 / 4 - 1
+
+
+@pytest.mark.parametrize(("everyone", "loss", "undone"), [
+    (True, 2.31, True),  # more than a thousandth above 2.3
+    (False, 2.5, False),  # a part of the clients may raise it by a tenth
+    (False, 2.6, True),
+])  # fmt: skip
+def test_as_long_as_nothing_was_gained_a_bad_round_is_undone_not_shortened(everyone, loss, undone):
+    """A quarter of it would do no harm that can be seen: a network that died has the loss of a guess."""
+    state = ServerState(0, OLD, 9.0, {}, None, last_loss=2.3, first_loss=2.3, best_loss=2.3)
+    verdict = judged(lambda length: loss if length > 1 / 4 else 2.3, state, everyone)
+    assert (verdict.model is OLD) == undone
+    assert (verdict.reward == -1.0) == undone
