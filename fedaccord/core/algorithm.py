@@ -115,7 +115,8 @@ def start(experiment: Experiment, params: Params) -> ServerState:
         raise DataError(
             "the loss before the first round is not finite: is there a NaN in the validation data or the model?"
         )
-    return ServerState(0, model, loss, experiment.policy.start(), None, loss, loss, loss)
+    psi = experiment.policy.start()
+    return ServerState(0, model, loss, psi, last_loss=loss, first_loss=loss, best_loss=loss)
 
 
 def run(experiment: Experiment, state: ServerState) -> Iterator[tuple[ServerState, RoundLog]]:

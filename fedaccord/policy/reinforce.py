@@ -224,9 +224,13 @@ class Reinforce:
             **psi,
             "mean": {name: float(f"{value:.6g}") for name, value in means.items()},
             "p": before["pending"][-1]["p"],
-            "baseline": self.credit(after["window"])[1] if after["window"] else None,
+            "baseline": self.each_round(self.credit(after["window"])[1]) if after["window"] else None,
             "why": self.why(before, after),
         }
+
+    def each_round(self, earned: float | None) -> float | None:
+        """What a choice's rounds have earned, as the reward of one of them: that is what the log's rewards are."""
+        return earned if earned is None or self.hold == 1 else 1 - (1 - earned) ** (1 / self.hold)
 
     def why(self, before: PolicyState, after: PolicyState) -> str:
         """One sentence for each hyper-parameter: what moved, and what the choices earned that moved it."""
