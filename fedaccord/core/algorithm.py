@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
+from weakref import ref
 
 import torch
 
@@ -34,6 +35,12 @@ T = TypeVar("T")
 LAST = "last"
 """The name of the model itself among those that may be handed out."""
 
+PLAUSIBLE = (0.003, 0.2)
+"""How far clients go in a first round, as a share of the model's norm. In the middle of the grid it was 0.01 to 0.08 on
+all problems of the lab; a network that went further than this often did not recover."""
+TRIES = 4
+"""Rounds in which the first step may be put into that proportion."""
+
 
 class Aggregated(Protocol):
     """What line 14 makes of a round's updates."""
@@ -46,6 +53,8 @@ class Aggregated(Protocol):
     def refused(self) -> list[Refusal]: ...
     @property
     def step_norm(self) -> float: ...
+    @property
+    def model_norm(self) -> float: ...
     @property
     def reported(self) -> Mapping[str, float]: ...
     @property
@@ -153,7 +162,7 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
         round=t,
         hyper={name: h.hyper[name] for name in ex.policy.names},
         cohort=list(cohort),
-        refused=[vars(refusal) for refusal in mean.refused],
+        refused=[{"client": refusal.client, "why": refusal.why} for refusal in mean.refused],
         loss=verdict.loss,
         metrics=metrics,
         reward=verdict.reward,
@@ -185,10 +194,9 @@ def observation(
 ) -> Observation:
     """What a policy may learn from: everything that the server has seen of this round."""
     norms = {each.client: each.update_norm for each in mean.accepted}
-    examples = sum(each.examples for each in mean.accepted)
-    weighted = [each.examples * each.update_norm for each in mean.accepted]
-    average = math.fsum(weighted) / examples if examples else 0.0
+    average = mean_norm(mean.accepted)
     alignment = mean.step_norm / average if average else None
+    diverged = sum(refusal.diverged for refusal in mean.refused)
     again = sum(state.model.accepted.get(client) == t - 1 for client in order.cohort)
     down = sum(size_of(params) for params in (order.params, order.previous or {}, *order.down.values()))
     return Observation(
@@ -198,14 +206,28 @@ def observation(
         loss=verdict.loss,
         metrics=metrics,
         update_norms=norms,
+        relative=relative_norm(mean),
+        diverged=diverged / max(1, diverged + len(mean.accepted)),
         step_norm=finite(mean.step_norm),
         alignment=alignment,
-        cosine=mean_cosine(alignment, weighted),
+        cosine=mean_cosine(alignment, [each.examples * each.entered for each in mean.accepted]),
         overlap=again / len(order.cohort),
         stretch=verdict.stretch,
         bytes=down * len(order.cohort) + mean.bytes_up,
         seconds=clock.seconds(),
     )
+
+
+def mean_norm(accepted: Sequence[Accepted]) -> float:
+    """Of the steps that entered the mean, each client counting by its examples."""
+    examples = sum(each.examples for each in accepted)
+    return math.fsum(each.examples * each.entered for each in accepted) / examples if examples else 0.0
+
+
+def relative_norm(mean: Aggregated) -> float | None:
+    """How far the clients went, on average, as a share of the model's norm."""
+    average = mean_norm(mean.accepted)
+    return average / mean.model_norm if average and mean.model_norm else None
 
 
 def mean_cosine(alignment: float | None, weighted: Sequence[float]) -> float | None:
@@ -233,13 +255,15 @@ def own_choice(h: Proposal, names: Sequence[str], client: int) -> dict[str, dict
 
 def measuring(ex: Experiment, accepted: Sequence[Accepted] = ()) -> Measure:
     """Line 15: the loss of a model, or of a running mean of it; each is measured once."""
-    known: dict[tuple[int, str], tuple[Snapshot, Measured]] = {}  # the snapshot too: its id must stay its own
+    known: dict[int, tuple[ref[Snapshot], dict[str, Measured]]] = {}  # by id; models that were only tried may go
 
     def measure(model: Snapshot, which: str) -> Measured:
-        key = (id(model), which)
-        if key not in known:
-            known[key] = (model, ex.loss(ex.server.models(model)[which], accepted))
-        return known[key][1]
+        own, found = known.get(id(model), (None, {}))
+        if own is None or own() is not model:
+            known[id(model)] = (ref(model), found := {})
+        if which not in found:
+            found[which] = ex.loss(ex.server.models(model)[which], accepted)
+        return found[which]
 
     return measure
 

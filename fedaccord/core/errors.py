@@ -25,6 +25,10 @@ class UpdateRefused(FedAccordError):
     """A client's update that the server does not accept."""
 
 
+class Diverged(UpdateRefused):
+    """An update with values that are not finite: its client's training blew up."""
+
+
 class MatchingError(FedAccordError):
     """A model whose layers of interest cannot be found or matched."""
 

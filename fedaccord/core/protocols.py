@@ -272,6 +272,10 @@ class Part:
         """Whether the server looks for the length of its step, by the running mean's loss on its own set."""
         return False
 
+    def follows(self, settings: Mapping[str, Any]) -> bool:
+        """Whether its policy lowers the rate after a round that did harm: early on such a round is then undone."""
+        return False
+
     def report(self, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
         """Sentences about a run for its page, from the lines of its log."""
         return []
@@ -313,6 +317,10 @@ class Method:
     def stretches(self, settings: Mapping[str, Any]) -> bool:
         """Whether one of its parts has the server look for the length of its step."""
         return any(part.stretches(settings) for part in self.parts)
+
+    def follows(self, settings: Mapping[str, Any]) -> bool:
+        """Whether the policy of one of its parts lowers the rate after a round that did harm."""
+        return any(part.follows(settings) for part in self.parts)
 
     def policy(self, first: Hyper, settings: Mapping[str, Any], otherwise: Policy) -> Policy:
         """That of its parts, of which only one may bring one; or `otherwise`."""

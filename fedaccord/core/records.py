@@ -142,9 +142,15 @@ class Accepted:
     client: int
     examples: int
     loss: float
-    update_norm: float
+    update_norm: float  # ||w_i - w||, as it was sent
     received_loss: float | None = None
     previous_loss: float | None = None
+    moved: float | None = None  # the norm of what entered the mean, where that is another: it was clipped
+
+    @property
+    def entered(self) -> float:
+        """The norm of what entered the mean."""
+        return self.update_norm if self.moved is None else self.moved
 
     def entry(self) -> dict[str, Any]:
         """Its line in the log: JSON values, without what was not asked for."""
@@ -165,6 +171,7 @@ class Refusal:
 
     client: int
     why: str
+    diverged: bool = False  # it answered in time, with values that are not finite
 
 
 @dataclass(frozen=True)
@@ -218,6 +225,8 @@ class Observation:
     loss: float | None
     metrics: Mapping[str, float]
     update_norms: Mapping[int, float]  # ||w_i - w|| of each client that counted
+    relative: float | None  # their weighted mean over ||w||; None: nobody counted, or w is zero
+    diverged: float  # share of those who answered whose values were not finite
     step_norm: float | None  # ||mean of the w_i - w||
     alignment: float | None  # step_norm over the weighted mean of the update norms: 1 if all clients agree
     cosine: float | None  # between the steps of two clients, on average; None: there are no two

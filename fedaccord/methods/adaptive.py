@@ -82,6 +82,9 @@ class AdaptiveHyper(Part):
     def stretches(self, settings: Mapping[str, Any]) -> bool:
         return bool(settings["step_search"])
 
+    def follows(self, settings: Mapping[str, Any]) -> bool:
+        return bool(settings["follow"])
+
 
 def rounds_held(settings: Mapping[str, Any]) -> int:
     """Whole passes over the clients, as many as are needed; where cohorts are random, just that many rounds."""

@@ -5,18 +5,21 @@ clients' mean, their rate is too low; where it keeps wanting less, too high. And
 opposed clients want few iterations, alike ones many. Opposed clients can look alike for a round (when all of them mend
 the same overshoot), but alike clients never look opposed, so the smallest cosine so far decides.
 
-A run begins with a run-in, a pass over the clients at a time: the rate doubles until the server wants no more. Then
-REINFORCE takes over, and the rate goes on following as far as the clients are alike: with opposed ones the length that
+A run begins with a run-in, a pass over the clients at a time: the rate doubles until the server wants no more. It
+begins in the middle of the grid or where it was told to; if the clients then go too far for the size of the model, or
+hardly anywhere, the rate is first put where they would go a small part of it. Then REINFORCE takes over, and the rate goes on following as far as the clients are alike: with opposed ones the length that
 the server wants says more about who was wrong last than about the rate.
 
 The state is a plain JSON value:
     run_in    whether the run-in goes on
+    placed    whether a round was in proportion to the model
     turned    whether the rate has had to stop rising in it
     doubt     what the pass before said against a higher rate; None: nothing
     rounds    how many of it were carried out
     lengths   of this choice's rounds: log2 of the length that the server wanted beyond what opposed clients always want
     earned    by them
-    cosine    the smallest mean cosine between two clients' steps in the run-in; None before the first
+    cosine    the smallest mean cosine between two clients' steps in the first passes; None before the first
+    relative  how far the clients went in the last round, as a share of the model's norm; None: not known
     told      what was moved after the last round and why, in words
     mu        where that left it
 """
@@ -27,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from fedaccord.core.algorithm import PLAUSIBLE, TRIES
 from fedaccord.core.records import Observation
 from fedaccord.policy.grid import Axis, HyperGrid
 
@@ -35,8 +39,15 @@ OPPOSED, ALIKE = 0.03, 0.12
 three seeds each: one class a client -0.13 to -0.03, iid 0.12 to 0.65."""
 FEW, MANY = 3.0, 32.0
 """SGD iterations of opposed and of alike clients."""
+AIM, USUAL = 0.015, 8.0
+"""How far clients shall go in a round, as a share of the model's norm, and in so many iterations, where the first was
+out of proportion: as on the lab's problems in the middle of the grid."""
+NOWHERE = 0.02, 1e-3
+"""A pass in which clients went less far than this, and the loss moved less than this, says nothing but: further."""
 SHORTEST = 4
 """Rounds that a run-in lasts at least, and at least two passes: one says too little about the clients."""
+TELLING = 8
+"""Passes whose cosines count: later on alike clients, too, mostly send noise."""
 LONGEST = 16
 """Passes that it lasts at most: ten doublings go through the whole grid."""
 ROOM = 2.0
@@ -44,7 +55,8 @@ ROOM = 2.0
 RUN_IN, LATER, AWAY = math.log(2), 0.4, math.log(4)
 """How far the rate moves, in its logarithm: in the run-in, later, and away from a rate that blew up in the run-in."""
 BACK = 0.35
-"""How far it goes back at the end of the run-in, which ends at the highest rate that just did no harm."""
+"""How far it goes back at the end of the run-in, which ends at the highest rate that just did no harm. If it ends at a
+rate that is too low, after one that was too high, it goes half of the way to that one."""
 BAD = -0.5
 """A reward from which on a round counts as blown up: its step was halved at least, or the loss rose by half."""
 
@@ -58,29 +70,60 @@ class Pace:
     late: bool = False  # rewards are those of the round before: none is this round's
 
     def start(self) -> State:
-        begin = {"run_in": True, "turned": False, "doubt": None, "rounds": 0}
-        return {**begin, "lengths": [], "earned": 0.0, "cosine": None, "told": "", "mu": []}
+        begin = {"run_in": True, "placed": False, "turned": False, "doubt": None, "rounds": 0}
+        return {**begin, "lengths": [], "earned": 0.0, "cosine": None, "relative": None, "told": "", "mu": []}
+
+    def lasts(self, round: int) -> int:
+        """For how many rounds a choice of the run-in is held: to the end of the pass that the round is in."""
+        return self.lap - (round - 1) % self.lap
 
     def follow(self, pace: State, mu: list[float], seen: Observation, over: bool) -> tuple[State, list[float], bool]:
         """After a round: the state, mu, and whether the choice is given up. `over`: its last round was this one."""
+        pace = {**pace, "told": ""}
+        if seen.diverged > 0.5:
+            pace = {**pace, "turned": True, "doubt": None, "lengths": [], "earned": 0.0}
+            return *self.moved(pace, mu, -AWAY, "the clients' values were not finite"), True
+        if not pace["placed"] and seen.relative is not None:
+            least, most = PLAUSIBLE
+            if seen.round <= TRIES and not least <= seen.relative <= most:
+                return *self.in_proportion(pace, mu, seen.relative), True
+            pace = {**pace, "placed": True}
         if not seen.carried_out:
-            return {**pace, "told": ""}, mu, False
+            return pace, mu, False
         pace = self.noticed(pace, seen)
         if not self.late and seen.reward is not None and seen.reward <= BAD:
             away = AWAY if pace["run_in"] else LATER
             pace = {**pace, "turned": True, "doubt": None, "lengths": [], "earned": 0.0}
+            if pace["run_in"] and self.alike(pace) == 0.0:
+                pace, mu = self.iterations(pace, mu)
             return *self.moved(pace, mu, -away, "its last step did harm"), True
         if not over:
             return pace, mu, False
         more, why = self.judged(pace)
         known, pace = bool(pace["lengths"]), {**pace, "lengths": [], "earned": 0.0}
         if pace["run_in"]:
-            return *self.running_in(*self.iterations(pace, mu), more, why, known), False
+            if pace["rounds"] > self.lap:  # the first pass says too little
+                pace, mu = self.iterations(pace, mu)
+            return *self.running_in(pace, mu, more, why, known), False
         size = LATER * self.alike(pace) * ((more > 0) - (more < 0))
         return *self.moved(pace, mu, size, why), False
 
+    def in_proportion(self, pace: State, mu: list[float], relative: float) -> tuple[State, list[float]]:
+        """With the usual iterations, and a rate at which the clients would go as far as they shall."""
+        why = f"the clients went {relative:.2g} times as far as the model is from zero"
+        if "steps" in self.grid.names:
+            number = self.grid.names.index("steps")
+            axis = self.grid.axes[number]
+            there = place(axis, USUAL)
+            relative *= max(1.0, axis.value_at(there) / axis.value_at(mu[number]))  # a long way is not a straight one
+            mu = put(there, number, mu)
+        return self.moved(pace, mu, math.log(AIM / relative), why)
+
     def judged(self, pace: State) -> tuple[float, str]:
         """What a choice's rounds say of its rate: more than 0 for too low, less for too high; and why."""
+        far, moved = NOWHERE
+        if pace["run_in"] and pace["lengths"] and abs(pace["earned"]) < moved and (pace["relative"] or far) < far:
+            return 1.0, "the loss hardly moved"
         if pace["run_in"] and pace["lengths"] and pace["earned"] < 0:
             return -1.0, "the loss has risen"
         more = trend(pace["lengths"])
@@ -91,13 +134,17 @@ class Pace:
     def running_in(self, pace: State, mu: list[float], more: float, why: str, known: bool) -> tuple[State, list[float]]:
         """The rate doubles until two passes speak against that; it halves if they say so; then the run-in is over.
 
+        Nor does it double where the clients would then go too far for the size of the model.
+
         It is over, too, where there is no rate to move, and where it takes too long, such as at an edge of the grid.
         """
         if more <= 0 and pace["doubt"] is None:
             return {**pace, "doubt": more}, mu  # once may be chance
-        size = RUN_IN if more > 0 and not pace["turned"] else 0.0
-        if more <= 0:
-            if more + pace["doubt"] < 0:
+        before, between = pace["doubt"] or 0.0, more > 0 and pace["turned"]
+        far = pace["relative"] is not None and pace["relative"] > PLAUSIBLE[1] / 2
+        size = RUN_IN if more + before > 0 and not far and not pace["turned"] else 0.0
+        if more + before <= 0 or far:
+            if more <= 0 and more + before < 0:
                 size, why = -RUN_IN, why if more < 0 else "the pass before spoke against it"
             pace = {**pace, "turned": True}
         pace = {**pace, "doubt": None}
@@ -105,13 +152,15 @@ class Pace:
             return self.moved(pace, mu, size, why)
         if pace["rounds"] < max(SHORTEST, 2 * self.lap):
             return pace, mu
-        return self.moved({**pace, "run_in": False}, mu, -BACK * known, "the run-in is over")
+        last = RUN_IN / 2 if between and not far else -BACK * known
+        return self.moved({**pace, "run_in": False}, mu, last, "the run-in is over")
 
     def noticed(self, pace: State, seen: Observation) -> State:
         """With what this round showed of the clients' steps and of the server's."""
         earned = 1 - (1 - pace["earned"]) * (1 - (seen.reward or 0.0))
-        pace = {**pace, "told": "", "rounds": pace["rounds"] + pace["run_in"], "earned": earned}
-        if pace["run_in"] and seen.cosine is not None:
+        pace = {**pace, "rounds": pace["rounds"] + pace["run_in"], "earned": earned}
+        pace["relative"] = seen.relative
+        if pace["run_in"] and seen.cosine is not None and pace["rounds"] <= TELLING * self.lap:
             pace["cosine"] = seen.cosine if pace["cosine"] is None else min(seen.cosine, pace["cosine"])
         if seen.stretch is not None:
             length = math.log2(seen.stretch.wanted)
@@ -124,8 +173,8 @@ class Pace:
         return 0.0 if pace["cosine"] is None else float(np.interp(pace["cosine"], [OPPOSED, ALIKE], [0.0, 1.0]))
 
     def iterations(self, pace: State, mu: list[float]) -> tuple[State, list[float]]:
-        """mu of the SGD iterations by how far the clients agree; the first pass says too little."""
-        if "steps" not in self.grid.names or pace["cosine"] is None or pace["rounds"] <= self.lap:
+        """mu of the SGD iterations by how far the clients agree."""
+        if "steps" not in self.grid.names or pace["cosine"] is None:
             return pace, mu
         number = self.grid.names.index("steps")
         axis, here = self.grid.axes[number], mu[number]

@@ -28,7 +28,7 @@ ASCENT, ADAM, SCALED, WALK = "ascent", "adam", "scaled", "walk"
 BETAS = (0.7, 0.7)
 """Adam's, for psi."""
 STILL = 1e-4
-"""A move of mu by less than this part of the grid is no story."""
+"""A move of mu by less than this part of the grid is no story, nor is one that three figures do not show."""
 SLOWER = 10
 """After so many updates psi moves by a rate that is smaller by the root of two, after thirty by a half, and so on."""
 
@@ -98,7 +98,7 @@ class Reinforce:
             **toss,
             "round": round,
             "run_in": run_in,
-            "until": self.pace.lap if self.pace is not None and run_in else self.hold,
+            "until": self.pace.lasts(round) if self.pace is not None and run_in else self.hold,
             "held": 1,
             "rewards": [],
             "psi": {"mu": state["mu"], "A": state["A"]},
@@ -123,7 +123,8 @@ class Reinforce:
         *others, newest = state["pending"] or [{"held": 0, "until": 1}]
         over = newest["held"] >= newest["until"]
         pace, mu, given_up = self.pace.follow(state["pace"], state["mu"], seen, over)
-        pending = [*others, {**newest, "until": newest["held"]}] if given_up else state["pending"]
+        ended = given_up and state["pending"]  # it has none where the choice's only round was not carried out
+        pending = [*others, {**newest, "until": newest["held"]}] if ended else state["pending"]
         return {**state, "mu": mu, "pace": {**pace, "mu": mu}, "pending": pending}
 
     def update(self, state: PolicyState, reward: float | None) -> PolicyState:
@@ -260,11 +261,12 @@ class Reinforce:
         """What became of one hyper-parameter's mean."""
         axis = self.grid.axes[number]
         label = LABELS.get(axis.name, axis.name)
-        if abs(new - old) < STILL:
+        was, is_now = (f"{axis.value_at(each):.3g}" for each in (old, new))
+        if abs(new - old) < STILL or was == is_now:
             edge = min(abs(new - axis.points[0]), abs(new - axis.points[-1])) < STILL
             reason = "at the edge of the grid" if edge else "what the choices earned says no more than chance"
             return f"{label} stood still: {reason}"
-        moved = f"{label} moved {'up' if new > old else 'down'}, {axis.value_at(old):.3g} to {axis.value_at(new):.3g}"
+        moved = f"{label} moved {'up' if new > old else 'down'}, {was} to {is_now}"
         if self.psi == WALK:
             return f"{moved}: at random"
         advantage, baseline = self.credit(window)

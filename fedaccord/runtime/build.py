@@ -110,6 +110,7 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
     settings, model, validation = parts.settings, parts.model, parts.validation
     device = next(model.parameters()).device
     everyone = cohort_size(clients, settings.fraction) == clients
+    length = length_of(parts, everyone)
     tested = None
     if parts.test is not None and parts.metrics:
         tested = Evaluator(model, parts.test.to(device), parts.prepare, None, parts.metrics, cores)
@@ -126,7 +127,8 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
             SHORT if settings["average"] and validation is not None else LAST,
             late=validation is None,
             everyone=everyone,
-            length=length_of(parts, everyone),
+            length=length,
+            follows=parts.method.follows(settings.values()) or (bool(settings.replay) and length is not None),
         ),
         metrics=None if tested is None else tested.metrics,
         clients=clients,

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedaccord.core.algorithm import LAST
-from fedaccord.core.errors import UpdateRefused
+from fedaccord.core.errors import Diverged, UpdateRefused
 from fedaccord.core.packages import check, check_finite, flatten
 from fedaccord.core.protocols import SCALAR, Mean, Method, Part, ServerStep, Slot
 from fedaccord.core.records import Accepted, ClientUpdate, Hyper, Packages, Params, Refusal, Snapshot, size_of
@@ -29,6 +29,7 @@ class Aggregate:
     accepted: list[Accepted]
     refused: list[Refusal]
     step_norm: float = 0.0  # ||mean - w_t||: against the clients' own norms it says how far they agree
+    model_norm: float = 0.0  # ||w_t||
     reported: Mapping[str, float] = field(default_factory=dict)  # the method's scalars, averaged
     bytes_up: int = 0  # what the accepted updates weigh
     shortened: Callable[[float], Snapshot] = field(kw_only=True)  # the same with only this share of the clients' step
@@ -96,17 +97,22 @@ class ServerChain:
             try:
                 norm = self.check(received, update)
             except UpdateRefused as error:
-                refused.append(Refusal(update.client, str(error)[:200]))  # it may quote what a stranger sent
+                why = str(error)[:200]  # it may quote what a stranger sent
+                refused.append(Refusal(update.client, why, isinstance(error, Diverged)))
                 continue
+            sent_params = update.params
             for _, step in self.steps:
                 update = step.transform(received, update)
+            moved = None if update.params is sent_params else distance(received, update.params)
             seen += update.examples
             absorb(mean, update.params, update.examples / seen)
             for name, (slot, _) in self.up.items():
                 share = update.examples / seen if slot.weighted else 1 / (len(accepted) + 1)
                 absorb(sent.setdefault(name, {}), update.sent[name], share)
             accepted.append(
-                Accepted(update.client, update.examples, update.loss, norm, update.received_loss, update.previous_loss)
+                Accepted(
+                    update.client, update.examples, update.loss, norm, update.received_loss, update.previous_loss, moved
+                )
             )
         if not accepted:
             return Aggregate(before, accepted, refused, shortened=lambda factor: before)
@@ -125,7 +131,8 @@ class ServerChain:
         # nine digits: the last bits of a long sum, such as a norm, depend on where its tensor lies in memory
         reported = {name: float(f"{value:.9g}") for name, value in scalars.items()}
         each = size_of(received) + sum(size_of(template) for _, template in self.up.values())
-        return Aggregate(model, accepted, refused, step_norm, reported, each * len(accepted), shortened=shortened)
+        own, up = norm_of(received.values()), each * len(accepted)
+        return Aggregate(model, accepted, refused, step_norm, own, reported, up, shortened=shortened)
 
     def stepped(
         self, round: int, before: Snapshot, params: Params, sent: Packages, accepted: list[Accepted], hyper: Hyper
@@ -148,7 +155,7 @@ class ServerChain:
         check_finite(sent)
         norm = distance(received, update.params)
         if not math.isfinite(norm):  # a NaN or infinity anywhere makes the norm non-finite: one pass serves both
-            raise UpdateRefused("a value is not finite")
+            raise Diverged("a value is not finite")
         return norm
 
 
@@ -179,5 +186,10 @@ def shorten(params: Params, received: Params, factor: float, buffers: frozenset[
 def distance(received: Params, params: Params) -> float:
     """||params - received|| over all that is a float."""
     floats = [name for name, value in received.items() if value.is_floating_point()]
-    norms = torch._foreach_norm(torch._foreach_sub([params[n] for n in floats], [received[n] for n in floats]))
+    return norm_of(torch._foreach_sub([params[n] for n in floats], [received[n] for n in floats]))
+
+
+def norm_of(tensors: Iterable[torch.Tensor]) -> float:
+    """Of all that is a float in them."""
+    norms = torch._foreach_norm([each for each in tensors if each.is_floating_point()])
     return math.sqrt(math.fsum(float(norm) ** 2 for norm in norms))

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from functools import partial
 
-from fedaccord.core.algorithm import LAST, Aggregated, Guard, Measure, Verdict
+from fedaccord.core.algorithm import LAST, PLAUSIBLE, TRIES, Aggregated, Guard, Measure, Verdict, relative_norm
 from fedaccord.core.records import ServerState, Snapshot
 from fedaccord.server.steps import towards
 from fedaccord.server.stretch import Length
@@ -26,6 +26,7 @@ def guard(
     late: bool = False,
     everyone: bool = False,
     length: Length | None = None,
+    follows: bool = False,
 ) -> Guard:
     """Line 16: r_t = (L_t - L_{t+1}) / L_t, L being the loss of the model that is `rewarded`.
 
@@ -36,25 +37,29 @@ def guard(
     guess nothing can double, and yet a network can die. A reward is clipped to [-1, 1].
 
     `late`: the clients report, so what is known is the loss of the model that they received. `length`: how far the
-    server goes along the clients' mean step; where that blows up, it goes as far as their mean.
+    server goes along the clients' mean step; where that blows up, it goes as far as their mean. `follows`: the rate
+    comes down after a round that did harm, so early on such a round is undone; and so is a first step that is out of
+    all proportion to the model, since it can ruin a network without raising its loss above that of a guess.
     """
 
     def judge(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
         if len(mean.accepted) < max(1, minimum):
             return skipped(state, len(mean.accepted), minimum)
+        if guards and follows and overshot(state, mean):
+            told = f"undone: the clients went {relative_norm(mean):.2g} times as far as the model is from zero"
+            return Verdict(state.model, state.loss, state.last_loss, None, carried_out=False, guard=told)
         if late:
             return judge_late(state, mean, measure)
         model, stretch = mean.model, None
         if length is not None:
             model, stretch = length(state.round + 1, mean, lambda each: measure(each, rewarded).loss)
         loss, before = measure(model, LAST).loss, state.last_loss
-        searching = length is not None
-        blown = partial(bad, state=state, everyone=everyone, searching=searching)
+        blown = partial(bad, state=state, everyone=everyone, follows=follows)
         if guards and stretch is not None and stretch.taken > 1.0 and blown(loss):
             model, stretch, loss = mean.model, replace(stretch, taken=1.0), measure(mean.model, LAST).loss
         worst, told = 1.0, None
         if guards and blown(loss):
-            model, share, told = mended(state, mean, measure, loss, undo=searching and early(state))
+            model, share, told = mended(state, mean, measure, loss, undo=follows and early(state))
             if share == 0.0:
                 return Verdict(model, state.loss, before, -CLIP, guard=told)
             loss, worst = measure(model, LAST).loss, share - CLIP
@@ -66,7 +71,7 @@ def guard(
 
     def judge_late(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
         found = measure(state.model, LAST)
-        loss, before = found.loss, state.loss if found.before is None else found.before
+        loss, before = found.loss, state.last_loss if found.before is None else found.before
         if guards and doubled(loss, before) and state.previous is not None:
             # the model that they received was bad, and so is all that they made of it
             model = Snapshot(
@@ -75,8 +80,10 @@ def guard(
                 state.previous.accepted,
             )
             told = f"taken back to a quarter of the step: the loss {rise(before, loss)}"
-            return Verdict(model, state.loss, state.loss, -CLIP, carried_out=False, guard=told)
-        return Verdict(mean.model, usable(loss), usable(loss), gain(before, loss, guards))
+            # the loss of that quarter is not known, and what the next reports say of it is no choice's reward
+            return Verdict(model, None, state.last_loss, -CLIP, carried_out=False, guard=told)
+        reward = None if state.loss is None else gain(before, loss, guards)
+        return Verdict(mean.model, usable(loss), usable(loss), reward)
 
     return judge
 
@@ -104,17 +111,23 @@ def mended(
     return state.model, 0.0, f"rolled back: {what}"
 
 
-def bad(loss: float | None, state: ServerState, everyone: bool, searching: bool) -> bool:
+def overshot(state: ServerState, mean: Aggregated) -> bool:
+    """Whether the clients' very first step, which no round has counted before, is out of all proportion."""
+    relative = relative_norm(mean)
+    return relative is not None and relative > PLAUSIBLE[1] and not state.model.accepted and state.round < TRIES
+
+
+def bad(loss: float | None, state: ServerState, everyone: bool, follows: bool) -> bool:
     """Whether the loss has doubled, lost too much of what was gained, or is far above the first before any gain.
 
-    The last counts where the server looks for the length of its step: only then will the rate come down.
+    The last counts where the rate will come down.
     """
     before = state.last_loss
     if loss is None or before is None or state.gained is None or doubled(loss, before):
         return doubled(loss, before)
     if everyone:
         return loss - before > LOST * state.gained + SLACK * before
-    return searching and early(state) and state.first_loss is not None and loss > (1 + 2 * EARLY) * state.first_loss
+    return follows and early(state) and state.first_loss is not None and loss > (1 + 2 * EARLY) * state.first_loss
 
 
 def doubled(loss: float | None, before: float | None) -> bool:

@@ -59,6 +59,6 @@ def recorded(lengths: Sequence[float | None]) -> Length:
 def reach(mean: Aggregated) -> float:
     """How many times the clients' mean step the server may go."""
     examples = sum(each.examples for each in mean.accepted)
-    square = math.fsum(each.examples * each.update_norm**2 for each in mean.accepted) / examples
+    square = math.fsum(each.examples * each.entered**2 for each in mean.accepted) / examples
     least, most = REACH
     return min(most, max(least, square / (2 * mean.step_norm**2))) if mean.step_norm else least

@@ -49,9 +49,14 @@ def test_the_rate_doubles_until_the_server_wants_no_more_twice():
     assert state["window"] == []  # nothing of it was a draw, so REINFORCE learns nothing from it
 
 
-def test_one_pass_that_speaks_against_a_higher_rate_may_be_chance():
-    chosen, _, _ = play([round_of(each) for each in (2.0, 0.5, 2.0, 2.0)])
-    assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.056, 0.056, 0.133])
+@pytest.mark.parametrize(("doubt", "goes_on"), [(1.0, True), (0.5, False)])
+def test_one_pass_that_does_not_want_more_may_be_chance_but_one_that_wants_less_outweighs_one_that_wants_more(
+    doubt, goes_on
+):
+    chosen, _, state = play([round_of(each) for each in (2.0, 2.0, doubt, 2.0, 1.0)])
+    assert [lr for lr, _ in chosen[:4]] == pytest.approx([0.032, 0.056, 0.133, 0.133])
+    assert state["pace"]["run_in"] == goes_on
+    assert not goes_on or chosen[4][0] == pytest.approx(0.237)
 
 
 @pytest.mark.parametrize(("wanted", "reward"), [(0.5, 0.01), (2.0, -0.01)])  # shorter steps, or a loss that rises
@@ -60,6 +65,67 @@ def test_a_rate_that_is_too_high_halves_and_does_not_rise_again_in_the_run_in(wa
     chosen, _, state = play([round_of(2.0), too_high, too_high, round_of(2.0), round_of(1.0)])
     assert [lr for lr, _ in chosen[:4]] == pytest.approx([0.032, 0.056, 0.056, 0.032])
     assert not state["pace"]["run_in"]
+
+
+@pytest.mark.parametrize(("start", "relative", "rate_then"), [
+    ("lr = 0.001, steps = 1", 0.0003, 0.001 * 0.015 / (8 * 0.0003)),  # eight iterations go eight times as far
+    ("lr = 1, steps = 50", 3.0, 0.015 / 3.0),  # fewer iterations need not go less far
+])  # fmt: skip
+def test_a_first_round_out_of_proportion_puts_the_rate_where_clients_go_a_small_part_of_the_model(
+    start, relative, rate_then
+):
+    undone = relative > 1
+    first = round_of(None if undone else 16.0, relative=relative, carried_out=not undone)
+    _, told, state = play([first], start=start)
+    assert rate(state) == pytest.approx(rate_then, rel=1e-6)
+    assert GRID.axes[1].value_at(state["mu"][1]) == pytest.approx(8, rel=1e-6)
+    assert f"the clients went {relative:.2g} times as far as the model is from zero" in told[0]
+    chosen, _, state = play([first, round_of(2.0, relative=0.03), round_of(2.0, relative=0.06)], start=start)
+    assert [steps for _, steps in chosen[1:]] == [8, 8]
+    assert rate(state) == pytest.approx(4 * rate_then, rel=1e-6)  # from there on as always
+
+
+def test_a_rate_out_of_proportion_is_put_right_in_the_first_rounds_only():
+    _, _, state = play([replace(round_of(1.0, relative=0.5), round=t) for t in range(1, 12)])
+    assert not state["pace"]["run_in"]
+
+
+def test_the_rate_does_not_double_where_the_clients_would_go_too_far():
+    chosen, _, state = play([round_of(2.0, relative=each) for each in (0.04, 0.06, 0.09, 0.11)])
+    assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.056, 0.133, 0.237])
+    assert rate(state) == pytest.approx(0.253 * math.exp(-BACK), rel=2e-3)
+    assert not state["pace"]["run_in"]
+
+
+@pytest.mark.parametrize(("relative", "moves"), [(0.01, 1), (0.03, -1)])
+def test_a_loss_that_hardly_moves_says_further_where_the_clients_hardly_moved(relative, moves):
+    """On a plateau the server may want shorter steps at any rate: what it goes by is noise."""
+    _, told, state = play([round_of(0.5, OPPOSED, reward=-0.0002, relative=relative)] * 2)
+    assert rate(state) == pytest.approx(0.0316 * (4 if moves > 0 else 0.5), rel=1e-2)
+    assert ("the loss hardly moved" if moves > 0 else "the loss has risen") in told[1]
+
+
+def test_between_a_rate_that_was_too_high_and_one_that_is_too_low_the_run_in_ends_in_the_middle():
+    wanted = (2.0, 0.5, 0.5, 2.0)  # 0.0316, 0.0632 twice, 0.0316 again
+    _, _, state = play([round_of(each) for each in wanted])
+    assert rate(state) == pytest.approx(0.0316 * math.sqrt(2), rel=1e-2)
+
+
+@pytest.mark.parametrize(("share", "moves"), [(1.0, True), (0.5, False)])
+def test_clients_that_diverge_bring_the_rate_down_unless_they_are_a_minority(share, moves):
+    """The round has no usable update, and is skipped; waiting for a better one would wait for ever."""
+    diverged = round_of(None, cosine=None, reward=None, carried_out=False, diverged=share)
+    chosen, told, state = play([diverged, diverged])
+    assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.0075] if moves else [0.032, 0.032], rel=0.1)
+    assert ("not finite" in told[0]) == moves
+    assert state["pending"] == []
+
+
+def test_a_round_that_blew_up_shows_at_once_that_clients_are_opposed():
+    """Alike clients never look opposed; that they are alike is only believed after a pass or two."""
+    for cosine, steps in ((OPPOSED, 3), (ALIKE, 8)):
+        chosen, _, _ = play([round_of(None, cosine, reward=-1.0), round_of(1.0, cosine)])
+        assert chosen[1] == (pytest.approx(0.0075), steps)
 
 
 def test_from_a_corner_where_every_round_blows_up_it_comes_down_by_fours():
@@ -105,6 +171,14 @@ def test_lengths_that_contradict_each_other_say_nothing():
 def test_a_pass_of_several_rounds_is_judged_as_a_whole():
     chosen, _, _ = play([round_of(2.0)] * 4, lap=2)
     assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.032, 0.056, 0.056])
+
+
+def test_a_pass_of_the_run_in_ends_with_the_cohorts_pass():
+    """A round that blew up ends its choice; the next one is held for what is left of the pass."""
+    rounds = [round_of(2.0), round_of(2.0), round_of(None, reward=-1.0), round_of(1.0), round_of(1.0), round_of(1.0)]
+    chosen, _, _ = play(rounds, lap=2)
+    assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.032, 0.056, 0.018, 0.018, 0.018], abs=1e-3)
+    assert [Pace(GRID, lap=3).lasts(round) for round in (1, 2, 3, 4)] == [3, 2, 1, 3]
 
 
 @pytest.mark.parametrize(("alignment", "ends"), [(ALIKE, 0.0632), (OPPOSED, 0.1265 * math.exp(-BACK))])

@@ -116,6 +116,11 @@ def test_without_any_good_update_the_model_stays():
     assert result.accepted == []
 
 
+def test_a_training_that_blew_up_is_told_apart_from_a_reply_that_is_wrong():
+    result = aggregate(RECEIVED, [BAD["NaN"], BAD["infinity"], BAD["shape"], BAD["no examples"]])
+    assert [refusal.diverged for refusal in result.refused] == [True, True, False, False]
+
+
 def test_the_norm_of_a_step_is_reported():
     result = aggregate(RECEIVED, [update(w=torch.tensor([4.0, 6.0]))])  # a step of (3, 4)
     assert result.accepted[0].update_norm == pytest.approx(5.0)

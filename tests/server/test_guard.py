@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,15 +15,15 @@ OLD, NEW, OLDER = (Snapshot({"w": torch.tensor([float(value)])}) for value in (1
 STATE = ServerState(4, OLD, 2.0, {}, last_loss=2.0)
 
 
-def judge(state, model, measured, accepted, guards, shares=()):
+def judge(state, model, measured, accepted, guards, shares=(), relative=0.1, follows=False):
     """`measured`: of the model, or of what the clients received; `shares`: the loss of each share of its step."""
     parts = {share: Snapshot({"w": torch.tensor([share])}) for share in SHARES}
     losses = {id(model): measured, id(state.model): measured}
     losses |= {id(part): Measured(loss) for part, loss in zip(parts.values(), shares or [math.inf] * 5, strict=True)}
     clients = [Accepted(n, 5, 0.1, 1.0) for n in range(accepted)]
-    mean = Aggregate(model, clients, [], shortened=parts.get)
+    mean = Aggregate(model, clients, [], model_norm=1.0 / relative, shortened=parts.get)
     late = state.previous is not None or measured.before is not None
-    return guard(guards, late=late)(state, mean, lambda each, which: losses[id(each)])
+    return guard(guards, late=late, follows=follows)(state, mean, lambda each, which: losses[id(each)])
 
 
 def test_the_longest_share_of_a_bad_step_that_does_no_harm_is_taken():
@@ -58,11 +59,32 @@ def test_a_round_that_blew_up_is_rolled_back_unless_as_printed(loss):
 
 def test_where_clients_report_the_bad_model_is_the_one_they_received():
     """A quarter of its step is left, the reward goes to the round that made it, and this round had no effect."""
-    state = ServerState(4, OLD, 2.0, {}, previous=OLDER)
+    state = ServerState(4, OLD, 2.0, {}, previous=OLDER, last_loss=2.0)
     verdict = judge(state, NEW, Measured(9.0), 3, guards=True)
     assert verdict.model.params["w"].item() == 3 + (1 - 3) / 4  # a quarter of the way from it to the bad one
     assert verdict.model.accepted is OLDER.accepted
-    assert (verdict.reward, verdict.carried_out) == (-1.0, False)
+    assert (verdict.loss, verdict.reward, verdict.carried_out) == (None, -1.0, False)
+
+
+def test_after_a_model_was_taken_back_the_next_reports_are_no_choices_reward_but_still_guarded():
+    """What made the bad model has had its reward, and what the clients report is of a quarter of that step."""
+    state = ServerState(5, OLD, None, {}, previous=OLDER, last_loss=2.0)
+    assert judge(state, NEW, Measured(2.5), 3, guards=True).reward is None
+    assert "taken back" in judge(state, NEW, Measured(9.0), 3, guards=True).guard
+
+
+@pytest.mark.parametrize(("state", "relative", "follows", "undone"), [
+    (ServerState(0, OLD, 2.0, {}, last_loss=2.0), 0.3, True, True),
+    (ServerState(0, OLD, 2.0, {}, last_loss=2.0), 0.3, False, False),  # the rate would be the same in every round
+    (ServerState(0, OLD, 2.0, {}, last_loss=2.0), 0.1, True, False),
+    (ServerState(4, OLD, 2.0, {}, last_loss=2.0), 0.3, True, False),  # it was tried often enough
+    (ServerState(1, replace(OLD, accepted={0: 1}), 2.0, {}, last_loss=2.0), 0.3, True, False),  # a round has counted
+])  # fmt: skip
+def test_a_first_step_out_of_all_proportion_is_undone_even_if_the_loss_falls(state, relative, follows, undone):
+    verdict = judge(state, NEW, Measured(1.9), 3, guards=True, relative=relative, follows=follows)
+    assert (verdict.model is state.model, verdict.carried_out) == (undone, not undone)
+    told = "undone: the clients went 0.3 times as far as the model is from zero"
+    assert verdict.guard == (told if undone else None)
 
 
 def test_without_updates_or_without_a_loss_there_is_no_reward():

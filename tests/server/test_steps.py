@@ -9,9 +9,9 @@ import torch
 from helpers import hyper, module_with, server_chain
 
 from fedaccord import config
-from fedaccord.core.algorithm import run, run_round, start
+from fedaccord.core.algorithm import Stopwatch, Verdict, observation, run, run_round, start
 from fedaccord.core.protocols import Measured
-from fedaccord.core.records import ClientUpdate
+from fedaccord.core.records import ClientUpdate, Order, ServerState
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import checkpoint, drive
 from fedaccord.runtime.folder import RunFolder, params_sha256
@@ -90,6 +90,13 @@ def test_clipping_shortens_each_clients_step_to_the_bound():
     result = chain.aggregate(1, chain.start(start_), updates, hyper(server_lr=1.0))
     torch.testing.assert_close(result.model.params["w"], torch.tensor([1.3, 1.65]))
     assert [each.update_norm for each in result.accepted] == [5.0, 0.5]  # what was sent, before it was clipped
+    assert [each.entered for each in result.accepted] == pytest.approx([1.0, 0.5])  # how far they agree goes by these
+    before = ServerState(0, chain.start(start_), 1.0, {})
+    order = Order(1, (0, 1), start_, hyper())
+    seen = observation(1, before, order, result, Verdict(result.model, 1.0, 1.0, 0.1), {}, Stopwatch())
+    mean = math.hypot(0.3, 0.65)  # of (0.6, 0.8) and (0, 0.5)
+    assert seen.alignment == pytest.approx(mean / 0.75)
+    assert seen.cosine == pytest.approx(0.8)  # between those two
 
 
 WAYS = [{"method": "FedAvgM"}, {"method": "FedAdam"}, {"method": "FedYogi"}, {"average": False}, {"clip_norm": 0.05},

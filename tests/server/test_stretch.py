@@ -74,7 +74,8 @@ def judged(last, state, everyone=True):
         length = model.params["w"].item()
         return Measured(last(length) if which == "last" else parabola(4.0)(model))
 
-    return guard(rewarded="short", everyone=everyone, length=searched(0.5))(state, step(0.3), measure)
+    judge = guard(rewarded="short", everyone=everyone, length=searched(0.5), follows=True)
+    return judge(state, step(0.3), measure)
 
 
 def test_where_the_longer_step_blows_up_the_clients_mean_is_taken():
