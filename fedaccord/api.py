@@ -73,7 +73,7 @@ def federate(
     validation  the server's small set, on which it measures the loss; None: the clients report theirs
     test        if given, the metrics on it are recorded as training goes on
     method      what clients and server do: a name such as FA+RM+AH, or a Method or Part of your own
-    loss        loss(output, targets), the mean over a batch; None: classification, with the entropy term
+    loss        loss(output, targets), the mean over a batch; None: classification (Eq. 8 where clients differ)
     metrics     name -> function(outputs, targets) or Metric; None: accuracy, or the loss that is given
     prepare     stored inputs -> what the model sees; gets a generator in training, None otherwise
     folder      a run folder, kept up to date every round; if it holds this run already, training goes on from there

@@ -96,7 +96,10 @@ class Settings:
     batch_size: int = at_least(1, 64, "Examples in a mini-batch; a client with fewer uses all it has.")
     momentum: float = below_one(0.0, "Momentum of the clients' SGD, reset each round.")
     entropy_min: float | None = at_least(0, None, "H_min of Eq. 8 in nats (0.87 ln K for K classes).", hyper=True)
-    entropy_weight: float = at_least(0, 1.0, "Weight of the entropy term, Eq. 8; 0 turns it off.", hyper=True)
+    entropy_weight: float | None = at_least(
+        0, None, "Weight of the entropy term, Eq. 8 (1 where the clients' first steps are opposed, else 0).",
+        hyper=True, printed=1.0,
+    )  # fmt: skip
     weighting: str = one_of(
         "cohort",
         ("cohort", "population"),

@@ -7,8 +7,9 @@ the same overshoot), but alike clients never look opposed, so the smallest cosin
 
 A run begins with a run-in, a pass over the clients at a time: the rate doubles until the server wants no more. It
 begins in the middle of the grid or where it was told to; if the clients then go too far for the size of the model, or
-hardly anywhere, the rate is first put where they would go a small part of it. Then REINFORCE takes over, and the rate goes on following as far as the clients are alike: with opposed ones the length that
-the server wants says more about who was wrong last than about the rate.
+hardly anywhere, the rate is first put where they would go a small part of it. Then REINFORCE takes over, and the rate
+goes on following as far as the clients are alike: with opposed ones the length that the server wants says more about
+who was wrong last than about the rate.
 
 The state is a plain JSON value:
     run_in    whether the run-in goes on

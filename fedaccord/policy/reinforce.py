@@ -28,7 +28,7 @@ ASCENT, ADAM, SCALED, WALK = "ascent", "adam", "scaled", "walk"
 BETAS = (0.7, 0.7)
 """Adam's, for psi."""
 STILL = 1e-4
-"""A move of mu by less than this part of the grid is no story, nor is one that three figures do not show."""
+"""A move of mu by less than this part of the grid is no story."""
 SLOWER = 10
 """After so many updates psi moves by a rate that is smaller by the root of two, after thirty by a half, and so on."""
 
@@ -261,12 +261,11 @@ class Reinforce:
         """What became of one hyper-parameter's mean."""
         axis = self.grid.axes[number]
         label = LABELS.get(axis.name, axis.name)
-        was, is_now = (f"{axis.value_at(each):.3g}" for each in (old, new))
-        if abs(new - old) < STILL or was == is_now:
+        if abs(new - old) < STILL:
             edge = min(abs(new - axis.points[0]), abs(new - axis.points[-1])) < STILL
             reason = "at the edge of the grid" if edge else "what the choices earned says no more than chance"
             return f"{label} stood still: {reason}"
-        moved = f"{label} moved {'up' if new > old else 'down'}, {was} to {is_now}"
+        moved = f"{label} moved {'up' if new > old else 'down'}, {apart(axis.value_at(old), axis.value_at(new))}"
         if self.psi == WALK:
             return f"{moved}: at random"
         advantage, baseline = self.credit(window)
@@ -315,6 +314,12 @@ LABELS = {"lr": "learning rate", "steps": "SGD iterations"}
 
 def gain(reward: float) -> str:
     return f"{'gained' if reward >= 0 else 'lost'} {brief(abs(100 * reward))} %"
+
+
+def apart(old: float, new: float) -> str:
+    """Both values, with as many figures as it takes to tell them apart, three at least."""
+    pairs = ((f"{old:.{n}g}", f"{new:.{n}g}") for n in range(3, 18))
+    return " to ".join(next((pair for pair in pairs if pair[0] != pair[1]), (f"{old:.3g}", f"{new:.3g}")))
 
 
 def brief(value: float) -> str:

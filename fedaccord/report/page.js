@@ -300,18 +300,18 @@
         colorbar: { thickness: 10, outlinewidth: 0, tickformat: ".0~%", tickfont: { color: colours.muted }, title: { text: "P", font: { color: colours.muted } } },
       },
       mark(maps.mu[at], `mean μ: ${plain(named(mean))}`, { symbol: "diamond", size: 11, color: colours.panel, line: { color: colours.text, width: 2 } }),
-      mark(maps.at[at], `drawn: ${plain(named(note.choice))}`, { size: 12, color: colours.series[1], line: { color: colours.text, width: 1 } }),
+      mark(maps.at[at], `chosen: ${plain(named(note.choice))}`, { size: 12, color: colours.series[1], line: { color: colours.text, width: 1 } }),
     ], {
       height: flat ? 150 : 340, margin: { l: 48, r: 10, t: 6, b: 40 }, hovermode: "closest", uirevision: `${view.tuned}/${view.pair}`,
       xaxis: axis(across.label, { showgrid: false, zeroline: false, range: [-0.5, across.values.length - 0.5], ...ticks(across.values, width / 55) }),
       yaxis: axis(flat ? "" : up.label, { showgrid: false, zeroline: false, range: [-0.5, rows.length - 0.5], ...(flat ? { visible: false } : ticks(rows, 12)) }),
-    }, `Heat map of the probability of each choice in round ${round}; drawn: ${named(note.choice)}`);
+    }, `Heat map of the probability of each choice in round ${round}; chosen: ${named(note.choice)}`);
 
     byId("round-shown").textContent = round;
     byId("round").setAttribute("aria-valuetext", `round ${round}: ${named(note.choice)}`);
     const detail = (name, value) => [el("dt", {}, name), el("dd", {}, value)];
     byId("note").replaceChildren(
-      el("dl", {}, ...detail("drawn", axes.map((each, d) => `${each.label} ${figure(note.choice[d])}`).join(", ")),
+      el("dl", {}, ...detail("chosen", axes.map((each, d) => `${each.label} ${figure(note.choice[d])}`).join(", ")),
         ...detail("mean μ", named(mean)), ...detail("probability", percent(note.p)), ...detail("reward", signed(note.reward))),
       ...note.why.split("; ").filter(Boolean).map((sentence) => el("p", { class: "why" }, `${capital(sentence)}.`)),
       ...(note.guard ? [el("p", { class: "guard" }, `Guard: ${note.guard}.`)] : []));
@@ -329,7 +329,7 @@
   }
 
   function renderMeans(tuner) {
-    const caption = "Line: the mean μ. Band: one standard deviation to either side, as far as the grid goes. Dots: what was drawn.";
+    const caption = "Line: the mean μ. Band: one standard deviation to either side, as far as the grid goes. Dots: what was chosen.";
     figures(byId("means"), tuner.axes.map((each, d) => ({ id: `mean-${d}`, title: capital(each.label), caption })));
     tuner.axes.forEach((each, d) => {
       const { mean, low, high, drawn } = tuner.curves.axes[d];
@@ -342,7 +342,7 @@
       draw(`mean-${d}`, [
         { ...edge, y: low },
         { ...edge, y: high, fill: "tonexty", fillcolor: faint(colour) },
-        { x, y: drawn, type: "scatter", mode: "markers", marker: { size: 4, color: colours.muted, opacity: 0.55 }, hovertemplate: "drawn %{y:.4~g}<extra></extra>" },
+        { x, y: drawn, type: "scatter", mode: "markers", marker: { size: 4, color: colours.muted, opacity: 0.55 }, hovertemplate: "chosen %{y:.4~g}<extra></extra>" },
         { x, y: mean, customdata: x.map((_, i) => [figure(low[i]), figure(high[i])]), type: "scatter", mode: "lines", line: { color: colour, width: 2 },
           hovertemplate: "mean %{y:.4~g} (%{customdata[0]} to %{customdata[1]})<extra></extra>" },
       ], {

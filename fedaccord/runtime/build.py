@@ -22,6 +22,7 @@ from fedaccord.engines.choose import Request, choose
 from fedaccord.objectives import classification, objective_of
 from fedaccord.policy.schedule import FixedSchedule, Replay
 from fedaccord.runtime.checks import check_model, find_device, lay_out
+from fedaccord.runtime.entropy import settle_entropy
 from fedaccord.runtime.folder import read_rounds
 from fedaccord.runtime.parts import Parts, parts_of
 from fedaccord.runtime.start import start_model
@@ -42,6 +43,7 @@ class Setup:
     experiment: Experiment
     model: nn.Module  # holds w_1
     engine: str  # which, and why
+    entropy: str  # whether the entropy term is on, and why
     metrics: tuple[Metric, ...] = ()  # what is measured on the test set
     counts: np.ndarray | None = None  # examples by client and class
     classes: tuple[str, ...] = ()
@@ -59,6 +61,7 @@ def from_task(task: Task, settings: Settings) -> Setup:
 
 def simulation_of(parts: Parts) -> Setup:
     """Server and clients on this machine, with the engine that suits them or was asked for."""
+    parts, entropy = settle_entropy(parts)
     settings, clients = parts.settings, parts.clients
     site = site_of(parts, [each for each in (parts.validation, parts.test) if each is not None])
     remarks = start_model(parts)
@@ -73,14 +76,22 @@ def simulation_of(parts: Parts) -> Setup:
     )
     told = f"{engine.name}: {engine.why}"
     resolved = replace(settings, engine=engine.name)
-    return setup_of(replace(parts, settings=resolved), experiment, told, remarks)
+    return setup_of(replace(parts, settings=resolved), experiment, told, entropy, remarks)
 
 
-def setup_of(parts: Parts, experiment: Experiment, told: str, remarks: list[str]) -> Setup:
+def setup_of(parts: Parts, experiment: Experiment, told: str, entropy: str, remarks: list[str]) -> Setup:
     """`told`: which engine runs the clients, and why; `remarks`: what there is to say about the model's start."""
-    measured = parts.metrics if experiment.metrics is not None else ()
     return Setup(
-        parts.settings, parts.method, experiment, parts.model, told, measured, parts.counts, parts.classes, remarks
+        parts.settings,
+        parts.method,
+        experiment,
+        parts.model,
+        told,
+        entropy,
+        parts.metrics if experiment.metrics is not None else (),
+        parts.counts,
+        parts.classes,
+        remarks,
     )
 
 

@@ -55,7 +55,7 @@ def drive(setup: Setup, folder: RunFolder | None, view: View | None) -> Outcome:
             if state.round < settings.rounds:
                 tell_of_another_processor(found.processor, folder)
         else:
-            for sentence in setup.remarks:
+            for sentence in (*([f"entropy term {setup.entropy}"] if view else []), *setup.remarks):
                 tell(sentence)
             state = start(experiment, setup.params)
             if folder:

@@ -13,6 +13,7 @@ from fedaccord.core.errors import SettingsError
 from fedaccord.runtime.build import experiment_for, setup_of, site_of
 from fedaccord.runtime.checks import find_device, lay_out, settle_sizes
 from fedaccord.runtime.drive import Outcome, drive
+from fedaccord.runtime.entropy import BLIND, settle_entropy
 from fedaccord.runtime.folder import SETTINGS, RunFolder, experiment_of
 from fedaccord.runtime.live import LineView
 from fedaccord.runtime.parts import client_parts, clients_of, parts_of, server_parts
@@ -24,12 +25,16 @@ if TYPE_CHECKING:  # the command line must be able to say that Flower is not ins
 
 
 def client_settings(settings: Settings) -> Settings:
-    """Return the settings as both ends see them: a real federation has Flower for an engine."""
+    """Return the settings as both ends see them: a real federation has Flower for an engine.
+
+    Nobody there can compare the clients' first steps before the first round: the entropy term is on, as in the paper.
+    """
     if settings.weighting == "population":
         raise SettingsError("weighting = population: the server of a real federation does not know all clients' data")
     if settings.device != "cpu":
         raise SettingsError(f"device = {settings.device}: a real federation trains on the CPU so far")
-    return replace(settings, engine="flower", workers=None)
+    weight = 1.0 if settings.entropy_weight is None else settings.entropy_weight
+    return replace(settings, engine="flower", workers=None, entropy_weight=weight)
 
 
 def member_of_task(
@@ -65,7 +70,8 @@ def serve_task(
     from fedaccord.flower.server import FlowerEngine
 
     parts = parts_of(task, settings) if simulate else server_parts(*own(task, settings))
-    parts = replace(parts, settings=client_settings(parts.settings))
+    blind = parts.settings.entropy_weight is None and parts.loss is None
+    parts, entropy = settle_entropy(replace(parts, settings=client_settings(parts.settings)))
     settings, model = parts.settings, parts.model
     model.to(find_device(settings.device))
     examples = parts.validation if parts.validation is not None else parts.test
@@ -77,7 +83,8 @@ def serve_task(
     keeps = bool(parts.method.slots("client"))
     engine = FlowerEngine(grid, experiment_of(settings), settings.deadline, settings.min_replies, keeps)
     experiment = experiment_for(parts, engine, clients_of(settings))
-    setup = setup_of(parts, experiment, "flower: a real federation", remarks)
+    entropy = f"on: {BLIND}" if blind else entropy
+    setup = setup_of(parts, experiment, "flower: a real federation", entropy, remarks)
     opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)
     with opened as place:
         return drive(setup, place, choose_view(setup))

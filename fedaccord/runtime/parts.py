@@ -37,7 +37,7 @@ class Parts:
     clients: list[ClientData]
     validation: Examples | None
     test: Examples | None
-    loss: LossFunction | None = None  # None: classification, with the entropy term
+    loss: LossFunction | None = None  # None: classification
     metrics: tuple[Metric, ...] = ()
     counts: np.ndarray | None = None  # examples by client and class, where one data set was divided
     classes: tuple[str, ...] = ()

@@ -46,8 +46,8 @@ def guard(
         if len(mean.accepted) < max(1, minimum):
             return skipped(state, len(mean.accepted), minimum)
         if guards and follows and overshot(state, mean):
-            told = f"undone: the clients went {relative_norm(mean):.2g} times as far as the model is from zero"
-            return Verdict(state.model, state.loss, state.last_loss, None, carried_out=False, guard=told)
+            far = f"undone: the clients went {relative_norm(mean):.2g} times as far as the model is from zero"
+            return Verdict(state.model, state.loss, state.last_loss, None, carried_out=False, guard=far)
         if late:
             return judge_late(state, mean, measure)
         model, stretch = mean.model, None
