@@ -103,7 +103,7 @@ WITH_SERVER = (
     problem("kws16-iid-C1", "kws", 40, 0.1, 18, **IID, **NARROW),
     problem("kws16-one-C1", "kws", 80, 0.05, 9, **ONE, **NARROW),
     problem("kws16-one-C0.5", "kws", 80, 0.05, 9, **ONE, **NARROW, **HALF),
-    problem("kws16-natural", "kws", 80, 0.1, 12, **SPEAKERS, **NARROW),
+    problem("kws16-natural", "kws", 40, 0.1, 12, **SPEAKERS, **NARROW),
     problem("cifar16-iid-C1", "cifar10", 50, 0.1, 18, **IID, **NARROW),
     problem("cifar16-one-C1", "cifar10", 100, 0.05, 6, **ONE, **NARROW),
     problem("cifar16-one-C0.5", "cifar10", 100, 0.05, 6, **ONE, **NARROW, **HALF),
