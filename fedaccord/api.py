@@ -87,6 +87,8 @@ def federate(
     held = None if validation is None else as_examples(validation, "validation", plain)
     tested = None if test is None else as_examples(test, "test", plain)
     chosen = as_method(method)
+    if folder is not None and Path(folder).exists():  # what was settled when it began stays so
+        settings = {**{k: v for k, v in read_raw(Path(folder)).items() if k == "entropy_weight"}, **settings}
     settings = {
         name: ", ".join(value) if isinstance(value, list | tuple) else value for name, value in settings.items()
     }

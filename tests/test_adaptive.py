@@ -71,9 +71,13 @@ def test_psi_and_its_window_survive_a_stop_to_the_bit(tmp_path, changes):
 
 
 @pytest.mark.slow
-def test_a_replay_of_a_tuned_run_is_that_run(tmp_path):
-    """FA with the recorded h_t and lengths of the server's steps: the same model, to the bit."""
-    tuned, _, _ = finish(tmp_path / "tuned", simulation())
+@pytest.mark.parametrize("changes", [{}, *({"start": "lr = 1, steps = 50", "grid": config.GRID, **each} for each in
+                                          ({}, {"step_search": False}, {"follow": False}))], ids=str)  # fmt: skip
+def test_a_replay_of_a_tuned_run_is_that_run(tmp_path, changes):
+    """FA with the recorded h_t and lengths of the server's steps, and what was undone: the same model, to the bit."""
+    tuned, _, _ = finish(tmp_path / "tuned", simulation(**changes))
+    undone = [line["guard"] for line in read_rounds(tmp_path / "tuned") if "undone" in (line["guard"] or "")]
+    assert bool(undone) == ("start" in changes and changes.get("follow", True))
     replayed, _, _ = finish(tmp_path / "again", simulation("FA", replay=str(tmp_path / "tuned")))
     assert replayed == tuned
     with pytest.raises(RunError):

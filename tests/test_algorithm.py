@@ -2,6 +2,7 @@
 
 import math
 import re
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fedaccord.core.algorithm import (
     Experiment,
     extremes,
     mean_cosine,
+    measuring,
     pass_length,
     run,
     run_round,
@@ -132,6 +134,17 @@ def test_each_model_of_a_round_is_measured_once_and_the_best_is_handed_out():
     _, log = run_round(fed, before)
     assert sorted(seen) == pytest.approx([4.0, 8 - 4 * 9 / 11, 6.0])
     assert (log.handed, log.metrics, log.loss, log.last_loss) == ("last", {"w": 4.0}, 6.0, 4.0)
+
+
+def test_models_that_were_only_tried_may_go():
+    _, fed = experiment({0: (4.0, 1)})
+    measure = measuring(fed)
+    tried = fed.server.start({"w": torch.tensor([2.0])})
+    gone = weakref.ref(tried)
+    assert measure(tried, "last").loss == measure(tried, "last").loss == 2.0
+    del tried
+    assert gone() is None
+    assert measure(fed.server.start({"w": torch.tensor([3.0])}), "last").loss == 3.0  # even where it has the other's place
 
 
 def test_a_model_with_a_non_finite_loss_is_rolled_back():

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedaccord import federate
-from fedaccord.core.errors import DataError
+from fedaccord.core.errors import DataError, FedAccordWarning
 
 
 def tumours():
@@ -62,6 +62,42 @@ def test_a_folder_is_taken_up_again(tmp_path):
     again = train(ALIKE, rounds=2, folder=tmp_path / "run")
     assert again.settings == first.settings
     assert len(again.rounds) == 2
+
+
+def test_a_client_with_bad_data_is_left_out_of_the_comparison(capsys):
+    broken = (torch.full((50, 30), torch.nan), torch.zeros(50, dtype=torch.int64))
+    with pytest.warns(FedAccordWarning, match="client 2 never counted"):
+        assert train([*APART, broken], show=True).settings.entropy_weight == 1.0
+    assert "mean cosine -0." in capsys.readouterr().err
+
+
+class Branches(nn.Module):
+    """Which of its layers is used depends on the data, and gradients of one are sparse."""
+
+    def __init__(self):
+        super().__init__()
+        self.low, self.high, self.table = nn.Linear(30, 2), nn.Linear(30, 2), nn.Embedding(3, 2, sparse=True)
+
+    def forward(self, inputs):
+        return (self.low if inputs.mean() < 0 else self.high)(inputs) + self.table((inputs[:, 0] > 0).long())
+
+
+def test_models_with_branches_and_sparse_gradients_are_compared(capsys):
+    torch.manual_seed(0)
+    federate(Branches(), APART, validation=REST, rounds=1, engine="serial", show=True)
+    assert "the clients' first steps are opposed" in capsys.readouterr().err
+
+
+def test_where_the_weight_is_tuned_it_is_on():
+    grid = "entropy_weight = 0, 0.5, 1"
+    tuned = train(ALIKE, method="FA+AH", grid=grid)
+    assert tuned.settings.entropy_weight == 1.0  # L_t is measured with it
+
+
+def test_a_folder_that_began_otherwise_goes_on_so(tmp_path):
+    """An older version had the term on for everybody."""
+    train(ALIKE, folder=tmp_path / "run", entropy_weight=1.0)
+    assert train(ALIKE, folder=tmp_path / "run").settings.entropy_weight == 1.0
 
 
 def test_a_model_that_cannot_be_run_is_told_as_always():

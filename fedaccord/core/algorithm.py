@@ -36,8 +36,8 @@ LAST = "last"
 """The name of the model itself among those that may be handed out."""
 
 PLAUSIBLE = (0.003, 0.2)
-"""How far clients go in a first round, as a share of the model's norm. In the middle of the grid it was 0.01 to 0.08 on
-all problems of the lab; a network that went further than this often did not recover."""
+"""How far the clients of a network go in a first round, as a share of its norm. In the middle of the grid it was 0.01
+to 0.08 on all problems of the lab; a network that went further than this often did not recover."""
 TRIES = 4
 """Rounds in which the first step may be put into that proportion."""
 
@@ -194,7 +194,8 @@ def observation(
 ) -> Observation:
     """What a policy may learn from: everything that the server has seen of this round."""
     norms = {each.client: each.update_norm for each in mean.accepted}
-    average = mean_norm(mean.accepted)
+    examples = sum(each.examples for each in mean.accepted)
+    average = math.fsum(each.examples * each.entered for each in mean.accepted) / max(1, examples)
     alignment = mean.step_norm / average if average else None
     diverged = sum(refusal.diverged for refusal in mean.refused)
     again = sum(state.model.accepted.get(client) == t - 1 for client in order.cohort)
@@ -218,15 +219,10 @@ def observation(
     )
 
 
-def mean_norm(accepted: Sequence[Accepted]) -> float:
-    """Of the steps that entered the mean, each client counting by its examples."""
-    examples = sum(each.examples for each in accepted)
-    return math.fsum(each.examples * each.entered for each in accepted) / examples if examples else 0.0
-
-
 def relative_norm(mean: Aggregated) -> float | None:
-    """How far the clients went, on average, as a share of the model's norm."""
-    average = mean_norm(mean.accepted)
+    """How far the clients went, on average, as a share of the model's norm; None: that says nothing."""
+    examples = sum(each.examples for each in mean.accepted)
+    average = math.fsum(each.examples * each.update_norm for each in mean.accepted) / max(1, examples)
     return average / mean.model_norm if average and mean.model_norm else None
 
 

@@ -142,7 +142,7 @@ class Accepted:
     client: int
     examples: int
     loss: float
-    update_norm: float  # ||w_i - w||, as it was sent
+    update_norm: float  # ||w_i - w||, as it was sent, without buffers
     received_loss: float | None = None
     previous_loss: float | None = None
     moved: float | None = None  # the norm of what entered the mean, where that is another: it was clipped

@@ -83,7 +83,7 @@ class AdaptiveHyper(Part):
         return bool(settings["step_search"])
 
     def follows(self, settings: Mapping[str, Any]) -> bool:
-        return bool(settings["follow"])
+        return bool(settings["follow"]) and "lr" in self.tunes(settings)
 
 
 def rounds_held(settings: Mapping[str, Any]) -> int:

@@ -13,10 +13,11 @@ who was wrong last than about the rate.
 
 The state is a plain JSON value:
     run_in    whether the run-in goes on
-    placed    whether a round was in proportion to the model
+    sized     whether the model's norm says anything of how far clients may go; None: no round has shown it yet
     turned    whether the rate has had to stop rising in it
     doubt     what the pass before said against a higher rate; None: nothing
     rounds    how many of it were carried out
+    lost      rounds in a row in which most clients diverged
     lengths   of this choice's rounds: log2 of the length that the server wanted beyond what opposed clients always want
     earned    by them
     cosine    the smallest mean cosine between two clients' steps in the first passes; None before the first
@@ -54,7 +55,8 @@ LONGEST = 16
 ROOM = 2.0
 """Opposed clients always want a longer step than their mean: what is beyond a quarter of the server's reach counts."""
 RUN_IN, LATER, AWAY = math.log(2), 0.4, math.log(4)
-"""How far the rate moves, in its logarithm: in the run-in, later, and away from a rate that blew up in the run-in."""
+"""How far the rate moves, in its logarithm: in the run-in, later, and away from a rate that blew up in the run-in or
+at which most clients diverged (twice as far if they do so again)."""
 BACK = 0.35
 """How far it goes back at the end of the run-in, which ends at the highest rate that just did no harm. If it ends at a
 rate that is too low, after one that was too high, it goes half of the way to that one."""
@@ -71,7 +73,7 @@ class Pace:
     late: bool = False  # rewards are those of the round before: none is this round's
 
     def start(self) -> State:
-        begin = {"run_in": True, "placed": False, "turned": False, "doubt": None, "rounds": 0}
+        begin = {"run_in": True, "sized": None, "turned": False, "doubt": None, "rounds": 0, "lost": 0}
         return {**begin, "lengths": [], "earned": 0.0, "cosine": None, "relative": None, "told": "", "mu": []}
 
     def lasts(self, round: int) -> int:
@@ -80,17 +82,19 @@ class Pace:
 
     def follow(self, pace: State, mu: list[float], seen: Observation, over: bool) -> tuple[State, list[float], bool]:
         """After a round: the state, mu, and whether the choice is given up. `over`: its last round was this one."""
-        pace = {**pace, "told": ""}
-        if seen.diverged > 0.5:
+        pace = {**self.start(), **pace}  # a checkpoint of an earlier version may lack some
+        lost = pace["lost"] + 1 if seen.diverged > 0.5 else 0
+        pace = {**pace, "told": "", "lost": lost}
+        if lost:
             pace = {**pace, "turned": True, "doubt": None, "lengths": [], "earned": 0.0}
-            return *self.moved(pace, mu, -AWAY, "the clients' values were not finite"), True
-        if not pace["placed"] and seen.relative is not None:
-            least, most = PLAUSIBLE
-            if seen.round <= TRIES and not least <= seen.relative <= most:
-                return *self.in_proportion(pace, mu, seen.relative), True
-            pace = {**pace, "placed": True}
+            return *self.moved(pace, mu, -lost * AWAY, "the clients' values were not finite"), True
+        far = self.out_of_proportion(seen) if pace["sized"] is None and seen.round <= TRIES else None
+        if far is not None:
+            return *self.in_proportion(pace, mu, far), True
         if not seen.carried_out:
             return pace, mu, False
+        if pace["sized"] is None:
+            pace = {**pace, "sized": seen.relative is not None and PLAUSIBLE[0] <= seen.relative <= PLAUSIBLE[1]}
         pace = self.noticed(pace, seen)
         if not self.late and seen.reward is not None and seen.reward <= BAD:
             away = AWAY if pace["run_in"] else LATER
@@ -109,21 +113,29 @@ class Pace:
         size = LATER * self.alike(pace) * ((more > 0) - (more < 0))
         return *self.moved(pace, mu, size, why), False
 
+    def out_of_proportion(self, seen: Observation) -> float | None:
+        """How far the clients went, if that was too far and undone for it, or nowhere and the loss did not move."""
+        if seen.relative is None or "lr" not in self.grid.names:
+            return None
+        least, most = PLAUSIBLE
+        undone = seen.relative > most and not seen.carried_out
+        nowhere = seen.relative < least and seen.reward is not None and abs(seen.reward) < NOWHERE[1]
+        return seen.relative if undone or nowhere else None
+
     def in_proportion(self, pace: State, mu: list[float], relative: float) -> tuple[State, list[float]]:
         """With the usual iterations, and a rate at which the clients would go as far as they shall."""
         why = f"the clients went {relative:.2g} times as far as the model is from zero"
         if "steps" in self.grid.names:
             number = self.grid.names.index("steps")
-            axis = self.grid.axes[number]
-            there = place(axis, USUAL)
-            relative *= max(1.0, axis.value_at(there) / axis.value_at(mu[number]))  # a long way is not a straight one
-            mu = put(there, number, mu)
+            before = self.grid.axes[number].value_at(mu[number])
+            pace, mu = self.iterate(pace, mu, USUAL)
+            relative *= max(1.0, self.grid.axes[number].value_at(mu[number]) / before)  # a long way is no straight one
         return self.moved(pace, mu, math.log(AIM / relative), why)
 
     def judged(self, pace: State) -> tuple[float, str]:
         """What a choice's rounds say of its rate: more than 0 for too low, less for too high; and why."""
         far, moved = NOWHERE
-        if pace["run_in"] and pace["lengths"] and abs(pace["earned"]) < moved and (pace["relative"] or far) < far:
+        if pace["run_in"] and pace["lengths"] and abs(pace["earned"]) < moved and self.gone(pace, far) < far:
             return 1.0, "the loss hardly moved"
         if pace["run_in"] and pace["lengths"] and pace["earned"] < 0:
             return -1.0, "the loss has risen"
@@ -135,14 +147,13 @@ class Pace:
     def running_in(self, pace: State, mu: list[float], more: float, why: str, known: bool) -> tuple[State, list[float]]:
         """The rate doubles until two passes speak against that; it halves if they say so; then the run-in is over.
 
-        Nor does it double where the clients would then go too far for the size of the model.
-
-        It is over, too, where there is no rate to move, and where it takes too long, such as at an edge of the grid.
+        Nor does it double where the clients would then go too far for the size of the model. The run-in is over, too,
+        where there is no rate to move, and where it takes too long, such as at an edge of the grid.
         """
         if more <= 0 and pace["doubt"] is None:
             return {**pace, "doubt": more}, mu  # once may be chance
         before, between = pace["doubt"] or 0.0, more > 0 and pace["turned"]
-        far = pace["relative"] is not None and pace["relative"] > PLAUSIBLE[1] / 2
+        far = self.gone(pace, 0.0) > PLAUSIBLE[1] / 2
         size = RUN_IN if more + before > 0 and not far and not pace["turned"] else 0.0
         if more + before <= 0 or far:
             if more <= 0 and more + before < 0:
@@ -169,6 +180,10 @@ class Pace:
             pace["lengths"] = [*pace["lengths"], max(0.0, length - usual) if length > 0 else length]
         return pace
 
+    def gone(self, pace: State, unknown: float) -> float:
+        """How far the clients went in the last round, as a share of the model's norm, where that says anything."""
+        return unknown if not pace["sized"] or pace["relative"] is None else float(pace["relative"])
+
     def alike(self, pace: State) -> float:
         """From 0, opposed, to 1, alike; 0 if nothing is known."""
         return 0.0 if pace["cosine"] is None else float(np.interp(pace["cosine"], [OPPOSED, ALIKE], [0.0, 1.0]))
@@ -177,15 +192,19 @@ class Pace:
         """mu of the SGD iterations by how far the clients agree."""
         if "steps" not in self.grid.names or pace["cosine"] is None:
             return pace, mu
+        alike = self.alike(pace)
+        why = f"the clients' steps {'are opposed' if alike < 0.5 else 'agree'}"
+        return self.iterate(pace, mu, FEW * (MANY / FEW) ** alike, why)
+
+    def iterate(self, pace: State, mu: list[float], count: float, why: str = "") -> tuple[State, list[float]]:
+        """So many SGD iterations, as far as the grid has them."""
         number = self.grid.names.index("steps")
         axis, here = self.grid.axes[number], mu[number]
-        few, many = (place(axis, value) for value in (FEW, MANY))
-        there = few + self.alike(pace) * (many - few)
-        if abs(there - here) < 1e-9:
-            return pace, mu
-        agree = "are opposed" if self.alike(pace) < 0.5 else "agree"
+        there = place(axis, count)
+        if abs(there - here) < 0.02:
+            return pace, mu  # a fraction of what lies between two values of the grid
         told = f"{'more' if there > here else 'fewer'} SGD iterations, about {axis.value_at(there):.0f}"
-        return {**pace, "told": f"{told}: the clients' steps {agree}"}, put(there, number, mu)
+        return {**pace, "told": f"{told}: {why}" if why else told}, put(there, number, mu)
 
     def moved(self, pace: State, mu: list[float], size: float, why: str) -> tuple[State, list[float]]:
         """The rate by this much in its logarithm, within the grid."""

@@ -132,16 +132,23 @@ class Reinforce:
 
         A choice that is held for several rounds has earned what the loss fell by over all of them.
         """
+        state = self.closed(state)  # a choice may have been given up in a round that gave it no reward
         if reward is None or not state["pending"]:
             return state
         oldest, *others = state["pending"]
         entry = {**oldest, "rewards": [*oldest["rewards"], reward]}
-        if len(entry["rewards"]) < entry["until"]:
-            return {**state, "pending": [entry, *others]}
+        return self.closed({**state, "pending": [entry, *others]})
+
+    def closed(self, state: PolicyState) -> PolicyState:
+        """What is learned from the oldest choice, if it has all its rewards."""
+        if not state["pending"] or len(state["pending"][0]["rewards"]) < state["pending"][0]["until"]:
+            return state
+        entry, *others = state["pending"]
         if entry["run_in"]:
             return {**state, "pending": others}  # it was no draw: there is nothing to learn from it
         known = 2 * self.interval + 1 if self.baseline == "centred" else self.interval + 1
-        earned = reward if len(entry["rewards"]) == 1 else 1 - math.prod(1 - each for each in entry["rewards"])
+        first, *more = entry["rewards"]
+        earned = 1 - math.prod(1 - each for each in entry["rewards"]) if more else first
         done = {name: value for name, value in entry.items() if name != "psi"}
         window = [*state["window"], {**done, "reward": earned}][-known:]  # Z' = min(Z, t - 1): what there is
         moved = self.moved(state, window)

@@ -19,11 +19,12 @@ from fedaccord.core.protocols import Built, Engine, Method, Policy
 from fedaccord.core.records import OPTIMIZER, Examples, Hyper, LossFunction, Metric, Params
 from fedaccord.data.prepare import as_stored
 from fedaccord.engines.choose import Request, choose
+from fedaccord.methods.registry import find
 from fedaccord.objectives import classification, objective_of
 from fedaccord.policy.schedule import FixedSchedule, Replay
 from fedaccord.runtime.checks import check_model, find_device, lay_out
 from fedaccord.runtime.entropy import settle_entropy
-from fedaccord.runtime.folder import read_rounds
+from fedaccord.runtime.folder import read_rounds, read_settings
 from fedaccord.runtime.parts import Parts, parts_of
 from fedaccord.runtime.start import start_model
 from fedaccord.server.chain import ServerChain
@@ -61,9 +62,10 @@ def from_task(task: Task, settings: Settings) -> Setup:
 
 def simulation_of(parts: Parts) -> Setup:
     """Server and clients on this machine, with the engine that suits them or was asked for."""
-    parts, entropy = settle_entropy(parts)
-    settings, clients = parts.settings, parts.clients
     site = site_of(parts, [each for each in (parts.validation, parts.test) if each is not None])
+    parts, entropy = settle_entropy(parts)
+    site = replace(site, measure=measure_of(parts))
+    settings, clients = parts.settings, parts.clients
     remarks = start_model(parts)
     cohort = cohort_size(len(clients), settings.fraction)
     first = hyper_of(settings, parts.method)
@@ -139,7 +141,7 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
             late=validation is None,
             everyone=everyone,
             length=length,
-            follows=parts.method.follows(settings.values()) or (bool(settings.replay) and length is not None),
+            follows=follows(parts),
         ),
         metrics=None if tested is None else tested.metrics,
         clients=clients,
@@ -166,6 +168,18 @@ def length_of(parts: Parts, everyone: bool) -> Length | None:
     if not parts.method.stretches(settings.values()) or parts.validation is None or not settings["average"]:
         return None
     return searched(0.5 if everyone else 1.0)
+
+
+def follows(parts: Parts) -> bool:
+    """Whether the rate comes down after a round that did harm; of a replay, whether it did in that run."""
+    settings, method = parts.settings, parts.method
+    if settings.replay:
+        try:
+            settings = read_settings(Path(settings.replay))
+            method = find(settings.method)
+        except SettingsError:  # a method of one's own, which has no name to find it by
+            return False
+    return method.follows(settings.values())
 
 
 def measure_of(parts: Parts) -> LossFunction:

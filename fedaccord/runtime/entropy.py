@@ -4,6 +4,7 @@ It keeps clients of few classes from becoming sure of what they have, and costs 
 even as H_min. So it is on where the clients are opposed, and off where they agree. The clients' first steps tell.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedaccord.core.algorithm import mean_cosine
+from fedaccord.core.processes import torch_threads
 from fedaccord.core.records import Examples
 from fedaccord.core.seeds import generator, global_seed
 from fedaccord.runtime.parts import Parts
@@ -28,14 +30,20 @@ BLIND = "a server that holds no client's data cannot look first; entropy_weight 
 
 def settle_entropy(parts: Parts) -> tuple[Parts, str]:
     """With the term's weight settled; and a sentence that says whether it is on, and why."""
-    weight = parts.settings.entropy_weight
+    settings = parts.settings
+    weight = settings.entropy_weight
     if parts.loss is not None:
         return with_weight(parts, 0.0 if weight is None else weight), "off: the loss is the task's own"
+    if "entropy_weight" in parts.method.tunes(settings.values()):
+        return with_weight(parts, 1.0 if weight is None else weight), "on: its weight is tuned"
     if weight is not None:
         return parts, f"on, weight {weight:g}, as set" if weight else "off, as set"
-    cosine = agreement(parts)
-    if cosine is None:
+    present = [client for client in parts.clients if len(client)]
+    if len(present) < 2:
         return with_weight(parts, 0.0), "off: there are no two clients to compare"
+    cosine = agreement(parts, present)
+    if cosine is None:
+        return with_weight(parts, 1.0), "on: the clients' first steps could not be compared"
     steps = f"the clients' first steps {'are opposed' if cosine < OPPOSED else 'agree'}, mean cosine {cosine:.2f}"
     if cosine < OPPOSED:
         return with_weight(parts, 1.0), f"on: {steps}; probabilities stay even (entropy_weight = 0 turns it off)"
@@ -46,31 +54,30 @@ def with_weight(parts: Parts, weight: float) -> Parts:
     return replace(parts, settings=replace(parts.settings, entropy_weight=weight))
 
 
-def agreement(parts: Parts) -> float | None:
-    """The mean cosine of two clients' first steps, by the gradients of their cross-entropy; None: there are no two."""
-    seed = parts.settings.seed
-    present = [client for client in parts.clients if len(client)]
-    order = torch.randperm(len(present), generator=generator(seed, "entropy")).tolist()
-    looked_at = [present[number] for number in order[:CLIENTS]]
-    steps = [step for client in looked_at if (step := gradient(parts, client)) is not None]
-    norms = [float(step.norm()) for step in steps]
-    if len(steps) < 2 or not sum(norms):
+def agreement(parts: Parts, clients: Sequence[Examples]) -> float | None:
+    """The mean cosine of two clients' first steps, by the gradients of their cross-entropy; None: nobody has any."""
+    settings = parts.settings
+    order = torch.randperm(len(clients), generator=generator(settings.seed, "entropy")).tolist()
+    with torch_threads(settings.threads):
+        steps = [gradient(parts, clients[number]) for number in order[:CLIENTS]]
+    usable = [step for step in steps if step is not None and 0 < float(step.norm()) < math.inf]
+    if len(usable) < 2:
         return None
-    alignment = float(torch.stack(steps).sum(0).norm()) / sum(norms)
-    return mean_cosine(alignment, norms)
+    norms = [float(step.norm()) for step in usable]
+    return mean_cosine(float(torch.stack(usable).sum(0).norm()) / sum(norms), norms)
 
 
 def gradient(parts: Parts, client: Examples) -> Tensor | None:
-    """Of a client's cross-entropy at w_1; None if the model cannot be run: that is told where it is needed."""
+    """Of a client's cross-entropy, with the model as it was built; None if that cannot be run on its examples."""
     index = torch.randperm(len(client), generator=generator(parts.settings.seed, "entropy-examples"))[:EXAMPLES]
-    some = client[index]
     try:
+        some = client[index].to(next(parts.model.parameters()).device)
         with torch.enable_grad(), global_seed(parts.settings.seed, "entropy"):
             inputs = parts.prepare(some.inputs.clone(), None)
             trial = trial_copy(parts.model, inputs)
             loss = cross_entropy(trial(inputs), some.targets)
-            trained: Sequence[Tensor] = [each for each in trial.parameters() if each.requires_grad]
-            found = torch.autograd.grad(loss, trained, allow_unused=True)
-    except Exception:  # whatever a user's model raises
+            trained = [each for each in trial.parameters() if each.requires_grad]
+            found = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
+        return torch.cat([each.to_dense().flatten() for each in found])
+    except Exception:  # whatever a user's model raises is told where it is needed
         return None
-    return torch.cat([each.flatten() for each in found if each is not None])

@@ -16,7 +16,7 @@ from fedaccord.runtime.drive import Outcome, drive
 from fedaccord.runtime.entropy import BLIND, settle_entropy
 from fedaccord.runtime.folder import SETTINGS, RunFolder, experiment_of
 from fedaccord.runtime.live import LineView
-from fedaccord.runtime.parts import client_parts, clients_of, parts_of, server_parts
+from fedaccord.runtime.parts import Parts, client_parts, clients_of, parts_of, server_parts
 from fedaccord.runtime.start import start_model
 from fedaccord.tasks import PRESETS, Task
 
@@ -44,7 +44,7 @@ def member_of_task(
 
     `simulate`: everybody divides the same data set alike, as the settings say, and takes only what is theirs.
     """
-    parts = parts_of(task, settings) if simulate else client_parts(*own(task, settings), client)
+    parts = simulated(task, settings) if simulate else client_parts(*own(task, settings), client)
     count = clients_of(parts.settings)
     if not 0 <= client < count:
         raise SettingsError(f"--client {client}: there are 0 to {count - 1}")
@@ -69,7 +69,7 @@ def serve_task(
     """
     from fedaccord.flower.server import FlowerEngine
 
-    parts = parts_of(task, settings) if simulate else server_parts(*own(task, settings))
+    parts = simulated(task, settings) if simulate else server_parts(*own(task, settings))
     blind = parts.settings.entropy_weight is None and parts.loss is None
     parts, entropy = settle_entropy(replace(parts, settings=client_settings(parts.settings)))
     settings, model = parts.settings, parts.model
@@ -88,6 +88,11 @@ def serve_task(
     opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)
     with opened as place:
         return drive(setup, place, choose_view(setup))
+
+
+def simulated(task: Task, settings: Settings) -> Parts:
+    """All of it, as each end of a simulated federation sees it: whoever has all data can also compare the clients."""
+    return settle_entropy(parts_of(task, settings))[0]
 
 
 def own(task: Task, settings: Settings) -> tuple[Task, Settings]:

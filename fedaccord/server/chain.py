@@ -4,7 +4,7 @@ The state of all steps is named tensors in declared slots, part of the snapshot 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ class Aggregate:
     accepted: list[Accepted]
     refused: list[Refusal]
     step_norm: float = 0.0  # ||mean - w_t||: against the clients' own norms it says how far they agree
-    model_norm: float = 0.0  # ||w_t||
+    model_norm: float = 0.0  # ||w_t||, of what is trained
     reported: Mapping[str, float] = field(default_factory=dict)  # the method's scalars, averaged
     bytes_up: int = 0  # what the accepted updates weigh
     shortened: Callable[[float], Snapshot] = field(kw_only=True)  # the same with only this share of the clients' step
@@ -47,9 +47,10 @@ class ServerChain:
         }
         self.down = list(method.slots("down"))
         self.keeps = {name: slot.template(model) for name, (_, slot) in method.slots("server").items()}
-        self.buffers = frozenset(
-            model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()
-        )
+        weights = dict(model.named_parameters(remove_duplicate=False))
+        self.buffers = frozenset(model.state_dict().keys() - weights.keys())
+        self.weights = [name for name, value in weights.items() if value.is_floating_point()]
+        self.trained = [name for name in self.weights if weights[name].requires_grad]
 
     def start(self, params: Params) -> Snapshot:
         """The snapshot before the first round."""
@@ -103,7 +104,7 @@ class ServerChain:
             sent_params = update.params
             for _, step in self.steps:
                 update = step.transform(received, update)
-            moved = None if update.params is sent_params else distance(received, update.params)
+            moved = None if update.params is sent_params else distance(received, update.params, self.weights)
             seen += update.examples
             absorb(mean, update.params, update.examples / seen)
             for name, (slot, _) in self.up.items():
@@ -117,7 +118,7 @@ class ServerChain:
         if not accepted:
             return Aggregate(before, accepted, refused, shortened=lambda factor: before)
         params = {name: mean[name] for name in received}
-        step_norm = distance(received, params)
+        step_norm = distance(received, params, self.weights)
         if total_examples is not None:
             shorten(params, received, seen / total_examples, self.buffers)
 
@@ -131,7 +132,7 @@ class ServerChain:
         # nine digits: the last bits of a long sum, such as a norm, depend on where its tensor lies in memory
         reported = {name: float(f"{value:.9g}") for name, value in scalars.items()}
         each = size_of(received) + sum(size_of(template) for _, template in self.up.values())
-        own, up = norm_of(received.values()), each * len(accepted)
+        own, up = norm_of([received[name] for name in self.trained]), each * len(accepted)
         return Aggregate(model, accepted, refused, step_norm, own, reported, up, shortened=shortened)
 
     def stepped(
@@ -146,16 +147,21 @@ class ServerChain:
         return Snapshot(params, server, {**before.accepted, **{each.client: round for each in accepted}})
 
     def check(self, received: Params, update: ClientUpdate) -> float:
-        """The norm of the client's step ||w_t^i - w_t||; raises UpdateRefused for what must not enter the mean."""
+        """The norm of the client's step ||w_t^i - w_t||; raises UpdateRefused for what must not enter the mean.
+
+        Buffers have none: a running statistic moves as far as the data is from it, at any rate.
+        """
         if type(update.examples) is not int or not 1 <= update.examples <= MAX_EXAMPLES:
             raise UpdateRefused(f"impossible number of examples: {update.examples!r}")
         check(update.params, received)
         sent = flatten(update.sent)
         check(sent, flatten({name: template for name, (_, template) in self.up.items()}), "the method")
-        check_finite(sent)
-        norm = distance(received, update.params)
-        if not math.isfinite(norm):  # a NaN or infinity anywhere makes the norm non-finite: one pass serves both
+        norm = distance(received, update.params, self.weights)
+        # a NaN or infinity anywhere makes the norm non-finite: one pass serves both
+        buffers = (update.params[name] for name in self.buffers)
+        if not math.isfinite(norm) or not all(bool(value.isfinite().all()) for value in buffers):
             raise Diverged("a value is not finite")
+        check_finite(sent)
         return norm
 
 
@@ -183,13 +189,10 @@ def shorten(params: Params, received: Params, factor: float, buffers: frozenset[
                 value.sub_(received[name]).mul_(factor).add_(received[name])
 
 
-def distance(received: Params, params: Params) -> float:
-    """||params - received|| over all that is a float."""
-    floats = [name for name, value in received.items() if value.is_floating_point()]
-    return norm_of(torch._foreach_sub([params[n] for n in floats], [received[n] for n in floats]))
+def distance(received: Params, params: Params, names: Sequence[str]) -> float:
+    """||params - received|| over these names."""
+    return norm_of(torch._foreach_sub([params[name] for name in names], [received[name] for name in names]))
 
 
-def norm_of(tensors: Iterable[torch.Tensor]) -> float:
-    """Of all that is a float in them."""
-    norms = torch._foreach_norm([each for each in tensors if each.is_floating_point()])
-    return math.sqrt(math.fsum(float(norm) ** 2 for norm in norms))
+def norm_of(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
+    return math.sqrt(math.fsum(float(norm) ** 2 for norm in torch._foreach_norm(tensors))) if tensors else 0.0

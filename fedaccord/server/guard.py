@@ -13,8 +13,9 @@ CLIP = 1.0
 """Rewards are relative, so one bound serves all tasks: -1 means that the loss doubled."""
 LOST, SLACK = 1 / 2, 1e-3
 """Of what was gained, and of the loss itself: a step that loses more than both is a bad one."""
-EARLY = 0.05
-"""Of the first loss: as long as less than this was gained, a bad round is better undone than shortened."""
+EARLY, SOON = 0.05, 32
+"""As long as less than this of the first loss was gained, a bad round is better undone than shortened; but not for more
+rounds than this, or the guard could lock."""
 SHARES = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32)
 """Of a step that blew up: the first that does no harm is taken."""
 
@@ -39,21 +40,21 @@ def guard(
     `late`: the clients report, so what is known is the loss of the model that they received. `length`: how far the
     server goes along the clients' mean step; where that blows up, it goes as far as their mean. `follows`: the rate
     comes down after a round that did harm, so early on such a round is undone; and so is a first step that is out of
-    all proportion to the model, since it can ruin a network without raising its loss above that of a guess.
+    all proportion to the model and gains nothing: it can ruin a network without raising its loss above that of a guess.
     """
 
     def judge(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
         if len(mean.accepted) < max(1, minimum):
             return skipped(state, len(mean.accepted), minimum)
-        if guards and follows and overshot(state, mean):
-            far = f"undone: the clients went {relative_norm(mean):.2g} times as far as the model is from zero"
-            return Verdict(state.model, state.loss, state.last_loss, None, carried_out=False, guard=far)
         if late:
             return judge_late(state, mean, measure)
         model, stretch = mean.model, None
         if length is not None:
             model, stretch = length(state.round + 1, mean, lambda each: measure(each, rewarded).loss)
         loss, before = measure(model, LAST).loss, state.last_loss
+        if guards and follows and overshot(state, mean, loss):
+            far = f"undone: the clients went {relative_norm(mean):.2g} times as far as the model is from zero"
+            return Verdict(state.model, state.loss, before, None, carried_out=False, guard=far)
         blown = partial(bad, state=state, everyone=everyone, follows=follows)
         if guards and stretch is not None and stretch.taken > 1.0 and blown(loss):
             model, stretch, loss = mean.model, replace(stretch, taken=1.0), measure(mean.model, LAST).loss
@@ -111,10 +112,12 @@ def mended(
     return state.model, 0.0, f"rolled back: {what}"
 
 
-def overshot(state: ServerState, mean: Aggregated) -> bool:
-    """Whether the clients' very first step, which no round has counted before, is out of all proportion."""
-    relative = relative_norm(mean)
-    return relative is not None and relative > PLAUSIBLE[1] and not state.model.accepted and state.round < TRIES
+def overshot(state: ServerState, mean: Aggregated, loss: float | None) -> bool:
+    """Whether the very first step is out of all proportion to the model, and gains next to nothing."""
+    relative, first = relative_norm(mean), state.first_loss
+    if relative is None or relative <= PLAUSIBLE[1] or state.model.accepted or state.round >= TRIES:
+        return False
+    return loss is None or first is None or not loss < (1 - EARLY) * first
 
 
 def bad(loss: float | None, state: ServerState, everyone: bool, follows: bool) -> bool:
@@ -138,8 +141,10 @@ def doubled(loss: float | None, before: float | None) -> bool:
 
 
 def early(state: ServerState) -> bool:
-    """Whether hardly anything was gained yet."""
-    return state.gained is not None and state.first_loss is not None and state.gained < EARLY * state.first_loss
+    """Whether hardly anything was gained yet, in the first rounds."""
+    if state.gained is None or state.first_loss is None or state.round >= SOON:
+        return False
+    return state.gained < EARLY * state.first_loss
 
 
 def rise(before: float | None, loss: float | None) -> str:

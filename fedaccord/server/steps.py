@@ -19,7 +19,9 @@ class Clip(ServerStep):
         self.bound = bound
 
     def transform(self, received: Params, update: ClientUpdate) -> ClientUpdate:
-        norm = distance(received, update.params)
+        norm = distance(
+            received, update.params, [name for name, value in received.items() if value.is_floating_point()]
+        )
         if norm <= self.bound:
             return update
         params = {

@@ -75,7 +75,7 @@ def test_a_first_round_out_of_proportion_puts_the_rate_where_clients_go_a_small_
     start, relative, rate_then
 ):
     undone = relative > 1
-    first = round_of(None if undone else 16.0, relative=relative, carried_out=not undone)
+    first = round_of(None if undone else 16.0, reward=0.0003, relative=relative, carried_out=not undone)
     _, told, state = play([first], start=start)
     assert rate(state) == pytest.approx(rate_then, rel=1e-6)
     assert GRID.axes[1].value_at(state["mu"][1]) == pytest.approx(8, rel=1e-6)
@@ -83,6 +83,31 @@ def test_a_first_round_out_of_proportion_puts_the_rate_where_clients_go_a_small_
     chosen, _, state = play([first, round_of(2.0, relative=0.03), round_of(2.0, relative=0.06)], start=start)
     assert [steps for _, steps in chosen[1:]] == [8, 8]
     assert rate(state) == pytest.approx(4 * rate_then, rel=1e-6)  # from there on as always
+
+
+@pytest.mark.parametrize(("relative", "reward"), [(0.0003, 0.01), (3.0, 0.3), (None, 0.01)])
+def test_a_norm_that_says_nothing_of_the_model_is_not_gone_by(relative, reward):
+    """The loss moves although the clients hardly do, or falls although they go far: a start near zero, for example."""
+    first = round_of(2.0, reward=reward, relative=relative)
+    chosen, _, _ = play([first, *[round_of(2.0, relative=0.9)] * 3])
+    assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.056, 0.133, 0.237])
+
+
+def test_a_checkpoint_of_an_earlier_version_goes_on():
+    """Its pace does not know of all that this one's does."""
+    _, _, state = play([round_of(2.0)])
+    pace = {name: value for name, value in state["pace"].items() if name not in ("sized", "relative", "lost")}
+    after, _, _ = Pace(GRID).follow(pace, state["mu"], round_of(2.0, relative=0.05), over=True)
+    assert after.keys() == state["pace"].keys()
+
+
+def test_a_choice_that_is_given_up_without_a_reward_has_all_it_will_get():
+    """Its clients diverged in its third round: what the next choice earns is that one's."""
+    diverged = round_of(None, None, None, carried_out=False, diverged=1.0)
+    rounds = [round_of(1.0)] * 4 + [round_of(1.0, reward=0.02)] * 2 + [diverged] + [round_of(1.0, reward=0.03)] * 4
+    _, _, state = play(rounds, hold=4)
+    assert [entry["rewards"] for entry in state["window"]] == [[0.02, 0.02], [0.03] * 4]
+    assert state["pending"] == []
 
 
 def test_a_rate_out_of_proportion_is_put_right_in_the_first_rounds_only():
@@ -115,8 +140,8 @@ def test_between_a_rate_that_was_too_high_and_one_that_is_too_low_the_run_in_end
 def test_clients_that_diverge_bring_the_rate_down_unless_they_are_a_minority(share, moves):
     """The round has no usable update, and is skipped; waiting for a better one would wait for ever."""
     diverged = round_of(None, cosine=None, reward=None, carried_out=False, diverged=share)
-    chosen, told, state = play([diverged, diverged])
-    assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.0075] if moves else [0.032, 0.032], rel=0.1)
+    chosen, told, state = play([diverged, diverged, diverged])
+    assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.007, 0.001] if moves else [0.032] * 3)  # 1/4, then 1/16
     assert ("not finite" in told[0]) == moves
     assert state["pending"] == []
 

@@ -116,6 +116,24 @@ def test_without_any_good_update_the_model_stays():
     assert result.accepted == []
 
 
+def test_norms_are_those_of_weights_and_the_models_own_norm_is_that_of_what_is_trained():
+    """A running statistic moves by a thousand at any rate, and a frozen layer is no part of what is trained."""
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1), nn.Linear(1, 1))
+    model[2].requires_grad_(False)
+    received = {name: value.clone() for name, value in model.state_dict().items()}
+    sent = {name: value.clone() for name, value in received.items()}
+    sent["0.running_mean"] += 1000.0
+    sent["1.bias"] += 3.0
+    chain = server_chain(model)
+    result = chain.aggregate(1, chain.start(received), [ClientUpdate(0, sent, 5, 0.1)], hyper(server_lr=1.0))
+    assert (result.accepted[0].update_norm, result.step_norm) == (pytest.approx(3.0), pytest.approx(3.0))
+    weights = [received[name].double() for name in ("0.weight", "0.bias", "1.weight", "1.bias")]
+    assert result.model_norm == pytest.approx(math.sqrt(sum(float((each**2).sum()) for each in weights)))
+    sent["0.running_mean"][0] = math.nan
+    result = chain.aggregate(1, chain.start(received), [ClientUpdate(0, sent, 5, 0.1)], hyper(server_lr=1.0))
+    assert result.refused[0].diverged
+
+
 def test_a_training_that_blew_up_is_told_apart_from_a_reply_that_is_wrong():
     result = aggregate(RECEIVED, [BAD["NaN"], BAD["infinity"], BAD["shape"], BAD["no examples"]])
     assert [refusal.diverged for refusal in result.refused] == [True, True, False, False]

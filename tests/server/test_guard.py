@@ -73,18 +73,29 @@ def test_after_a_model_was_taken_back_the_next_reports_are_no_choices_reward_but
     assert "taken back" in judge(state, NEW, Measured(9.0), 3, guards=True).guard
 
 
-@pytest.mark.parametrize(("state", "relative", "follows", "undone"), [
-    (ServerState(0, OLD, 2.0, {}, last_loss=2.0), 0.3, True, True),
-    (ServerState(0, OLD, 2.0, {}, last_loss=2.0), 0.3, False, False),  # the rate would be the same in every round
-    (ServerState(0, OLD, 2.0, {}, last_loss=2.0), 0.1, True, False),
-    (ServerState(4, OLD, 2.0, {}, last_loss=2.0), 0.3, True, False),  # it was tried often enough
-    (ServerState(1, replace(OLD, accepted={0: 1}), 2.0, {}, last_loss=2.0), 0.3, True, False),  # a round has counted
+FIRST = ServerState(0, OLD, 2.0, {}, last_loss=2.0, first_loss=2.0, best_loss=2.0)
+
+
+@pytest.mark.parametrize(("state", "relative", "loss", "follows", "undone"), [
+    (FIRST, 0.3, 1.99, True, True),
+    (FIRST, 0.3, 1.99, False, False),  # the rate would be the same in every round
+    (FIRST, 0.1, 1.99, True, False),
+    (FIRST, 0.3, 1.5, True, False),  # a small model: its norm says nothing
+    (replace(FIRST, round=4), 0.3, 1.99, True, False),  # it was tried often enough
+    (replace(FIRST, round=1, model=replace(OLD, accepted={0: 1})), 0.3, 1.99, True, False),  # a round has counted
 ])  # fmt: skip
-def test_a_first_step_out_of_all_proportion_is_undone_even_if_the_loss_falls(state, relative, follows, undone):
-    verdict = judge(state, NEW, Measured(1.9), 3, guards=True, relative=relative, follows=follows)
+def test_a_first_step_out_of_all_proportion_that_gains_nothing_is_undone(state, relative, loss, follows, undone):
+    verdict = judge(state, NEW, Measured(loss), 3, guards=True, relative=relative, follows=follows)
     assert (verdict.model is state.model, verdict.carried_out) == (undone, not undone)
     told = "undone: the clients went 0.3 times as far as the model is from zero"
     assert verdict.guard == (told if undone else None)
+
+
+def test_bad_rounds_are_not_undone_for_ever():
+    """A rate that cannot come down any more must not lock the run: in the end a share of the step is taken."""
+    states = [replace(FIRST, round=round) for round in (31, 32)]
+    told = [judge(state, NEW, Measured(9.0), 3, True, shares=(1.9,) * 5, follows=True).guard for state in states]
+    assert [each.split(":")[0] for each in told] == ["rolled back", "shortened to 1/2"]
 
 
 def test_without_updates_or_without_a_loss_there_is_no_reward():
