@@ -144,7 +144,9 @@ def test_models_that_were_only_tried_may_go():
     assert measure(tried, "last").loss == measure(tried, "last").loss == 2.0
     del tried
     assert gone() is None
-    assert measure(fed.server.start({"w": torch.tensor([3.0])}), "last").loss == 3.0  # even where it has the other's place
+    assert (
+        measure(fed.server.start({"w": torch.tensor([3.0])}), "last").loss == 3.0
+    )  # even where it has the other's place
 
 
 def test_a_model_with_a_non_finite_loss_is_rolled_back():

@@ -14,6 +14,7 @@ who was wrong last than about the rate.
 The state is a plain JSON value:
     run_in    whether the run-in goes on
     sized     whether the model's norm says anything of how far clients may go; None: no round has shown it yet
+    passed    whether a pass of it went without harm: before that, a step that did harm is the model's fragile start
     turned    whether the rate has had to stop rising in it
     doubt     what the pass before said against a higher rate; None: nothing
     rounds    how many of it were carried out
@@ -44,8 +45,8 @@ FEW, MANY = 3.0, 32.0
 AIM, USUAL = 0.015, 8.0
 """How far clients shall go in a round, as a share of the model's norm, and in so many iterations, where the first was
 out of proportion: as on the lab's problems in the middle of the grid."""
-NOWHERE = 0.02, 1e-3
-"""A pass in which clients went less far than this, and the loss moved less than this, says nothing but: further."""
+NOWHERE, RISE = 0.015, 1e-3
+"""A pass in which clients went less far than this, while the loss did not rise by more than this, says: further."""
 SHORTEST = 4
 """Rounds that a run-in lasts at least, and at least two passes: one says too little about the clients."""
 TELLING = 8
@@ -73,7 +74,7 @@ class Pace:
     late: bool = False  # rewards are those of the round before: none is this round's
 
     def start(self) -> State:
-        begin = {"run_in": True, "sized": None, "turned": False, "doubt": None, "rounds": 0, "lost": 0}
+        begin = {"run_in": True, "sized": None, "passed": False, "turned": False, "doubt": None, "rounds": 0, "lost": 0}
         return {**begin, "lengths": [], "earned": 0.0, "cosine": None, "relative": None, "told": "", "mu": []}
 
     def lasts(self, round: int) -> int:
@@ -98,14 +99,14 @@ class Pace:
         pace = self.noticed(pace, seen)
         if not self.late and seen.reward is not None and seen.reward <= BAD:
             away = AWAY if pace["run_in"] else LATER
-            pace = {**pace, "turned": True, "doubt": None, "lengths": [], "earned": 0.0}
+            pace = {**pace, "turned": pace["passed"], "doubt": None, "lengths": [], "earned": 0.0}
             if pace["run_in"] and self.alike(pace) == 0.0:
                 pace, mu = self.iterations(pace, mu)
             return *self.moved(pace, mu, -away, "its last step did harm"), True
         if not over:
             return pace, mu, False
         more, why = self.judged(pace)
-        known, pace = bool(pace["lengths"]), {**pace, "lengths": [], "earned": 0.0}
+        known, pace = bool(pace["lengths"]), {**pace, "passed": True, "lengths": [], "earned": 0.0}
         if pace["run_in"]:
             if pace["rounds"] > self.lap:  # the first pass says too little
                 pace, mu = self.iterations(pace, mu)
@@ -119,7 +120,7 @@ class Pace:
             return None
         least, most = PLAUSIBLE
         undone = seen.relative > most and not seen.carried_out
-        nowhere = seen.relative < least and seen.reward is not None and abs(seen.reward) < NOWHERE[1]
+        nowhere = seen.relative < least and seen.reward is not None and abs(seen.reward) < RISE
         return seen.relative if undone or nowhere else None
 
     def in_proportion(self, pace: State, mu: list[float], relative: float) -> tuple[State, list[float]]:
@@ -134,9 +135,8 @@ class Pace:
 
     def judged(self, pace: State) -> tuple[float, str]:
         """What a choice's rounds say of its rate: more than 0 for too low, less for too high; and why."""
-        far, moved = NOWHERE
-        if pace["run_in"] and pace["lengths"] and abs(pace["earned"]) < moved and self.gone(pace, far) < far:
-            return 1.0, "the loss hardly moved"
+        if pace["run_in"] and pace["lengths"] and pace["earned"] > -RISE and self.gone(pace, NOWHERE) < NOWHERE:
+            return 1.0, "the clients hardly moved"
         if pace["run_in"] and pace["lengths"] and pace["earned"] < 0:
             return -1.0, "the loss has risen"
         more = trend(pace["lengths"])

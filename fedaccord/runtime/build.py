@@ -1,5 +1,6 @@
 """From a task and settings to an Experiment that is ready to run on this machine."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -124,6 +125,7 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
     device = next(model.parameters()).device
     everyone = cohort_size(clients, settings.fraction) == clients
     length = length_of(parts, everyone)
+    method, chosen = choosing(parts)
     tested = None
     if parts.test is not None and parts.metrics:
         tested = Evaluator(model, parts.test.to(device), parts.prepare, None, parts.metrics, cores)
@@ -141,7 +143,8 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
             late=validation is None,
             everyone=everyone,
             length=length,
-            follows=follows(parts),
+            tuned="lr" in method.tunes(chosen.values()),
+            follows=method.follows(chosen.values()),
         ),
         metrics=None if tested is None else tested.metrics,
         clients=clients,
@@ -170,16 +173,13 @@ def length_of(parts: Parts, everyone: bool) -> Length | None:
     return searched(0.5 if everyone else 1.0)
 
 
-def follows(parts: Parts) -> bool:
-    """Whether the rate comes down after a round that did harm; of a replay, whether it did in that run."""
-    settings, method = parts.settings, parts.method
-    if settings.replay:
-        try:
-            settings = read_settings(Path(settings.replay))
-            method = find(settings.method)
-        except SettingsError:  # a method of one's own, which has no name to find it by
-            return False
-    return method.follows(settings.values())
+def choosing(parts: Parts) -> tuple[Method, Settings]:
+    """The method by which hyper-parameters are chosen, and its settings: of a replay, those of the run it repeats."""
+    if parts.settings.replay:
+        with contextlib.suppress(SettingsError):  # a method of one's own, which has no name to find it by
+            settings = read_settings(Path(parts.settings.replay))
+            return find(settings.method), settings
+    return parts.method, parts.settings
 
 
 def measure_of(parts: Parts) -> LossFunction:

@@ -11,6 +11,10 @@ from fedaccord.server.stretch import Length
 
 CLIP = 1.0
 """Rewards are relative, so one bound serves all tasks: -1 means that the loss doubled."""
+RUIN = 10.0
+"""Times the first loss: with a fixed rate, what is less may be a part of the way. CIFAR-10 (width 8), one class a
+client, C = 0.5, 0.05 x 6: the loss rises from 2.3 to 6.7 in the first round, and 80 rounds end at 34 %; at 13 % if every
+round whose loss has doubled is mended."""
 LOST, SLACK = 1 / 2, 1e-3
 """Of what was gained, and of the loss itself: a step that loses more than both is a bad one."""
 EARLY, SOON = 0.05, 32
@@ -27,6 +31,7 @@ def guard(
     late: bool = False,
     everyone: bool = False,
     length: Length | None = None,
+    tuned: bool = True,
     follows: bool = False,
 ) -> Guard:
     """Line 16: r_t = (L_t - L_{t+1}) / L_t, L being the loss of the model that is `rewarded`.
@@ -38,7 +43,9 @@ def guard(
     guess nothing can double, and yet a network can die. A reward is clipped to [-1, 1].
 
     `late`: the clients report, so what is known is the loss of the model that they received. `length`: how far the
-    server goes along the clients' mean step; where that blows up, it goes as far as their mean. `follows`: the rate
+    server goes along the clients' mean step; where that blows up, it goes as far as their mean. `tuned`: the rate is
+    chosen anew from round to round. Where it is fixed, so would be the next bad step, and a guard that mends every step
+    stops the training; then only ruin counts, a loss of more than ten times the first. `follows`: the rate
     comes down after a round that did harm, so early on such a round is undone; and so is a first step that is out of
     all proportion to the model and gains nothing: it can ruin a network without raising its loss above that of a guess.
     """
@@ -55,7 +62,7 @@ def guard(
         if guards and follows and overshot(state, mean, loss):
             far = f"undone: the clients went {relative_norm(mean):.2g} times as far as the model is from zero"
             return Verdict(state.model, state.loss, before, None, carried_out=False, guard=far)
-        blown = partial(bad, state=state, everyone=everyone, follows=follows)
+        blown = partial(bad, state=state, everyone=everyone, follows=follows) if tuned else partial(ruined, state=state)
         if guards and stretch is not None and stretch.taken > 1.0 and blown(loss):
             model, stretch, loss = mean.model, replace(stretch, taken=1.0), measure(mean.model, LAST).loss
         worst, told = 1.0, None
@@ -73,7 +80,8 @@ def guard(
     def judge_late(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
         found = measure(state.model, LAST)
         loss, before = found.loss, state.last_loss if found.before is None else found.before
-        if guards and doubled(loss, before) and state.previous is not None:
+        bad_one = doubled(loss, before) if tuned else ruined(loss, state)
+        if guards and bad_one and state.previous is not None:
             # the model that they received was bad, and so is all that they made of it
             model = Snapshot(
                 towards(state.previous.params, state.model.params, SHARES[1]),
@@ -131,6 +139,12 @@ def bad(loss: float | None, state: ServerState, everyone: bool, follows: bool) -
     if everyone:
         return loss - before > LOST * state.gained + SLACK * before
     return follows and early(state) and state.first_loss is not None and loss > (1 + 2 * EARLY) * state.first_loss
+
+
+def ruined(loss: float | None, state: ServerState) -> bool:
+    """Whether the loss is not finite, or far above all that there was."""
+    known = [each for each in (state.first_loss, state.last_loss) if each is not None]
+    return loss is not None and bool(known) and (not math.isfinite(loss) or loss > RUIN * max(known))
 
 
 def doubled(loss: float | None, before: float | None) -> bool:

@@ -123,11 +123,11 @@ def test_the_rate_does_not_double_where_the_clients_would_go_too_far():
 
 
 @pytest.mark.parametrize(("relative", "moves"), [(0.01, 1), (0.03, -1)])
-def test_a_loss_that_hardly_moves_says_further_where_the_clients_hardly_moved(relative, moves):
+def test_clients_that_hardly_move_shall_go_further_unless_the_loss_rises(relative, moves):
     """On a plateau the server may want shorter steps at any rate: what it goes by is noise."""
     _, told, state = play([round_of(0.5, OPPOSED, reward=-0.0002, relative=relative)] * 2)
     assert rate(state) == pytest.approx(0.0316 * (4 if moves > 0 else 0.5), rel=1e-2)
-    assert ("the loss hardly moved" if moves > 0 else "the loss has risen") in told[1]
+    assert ("the clients hardly moved" if moves > 0 else "the loss has risen") in told[1]
 
 
 def test_between_a_rate_that_was_too_high_and_one_that_is_too_low_the_run_in_ends_in_the_middle():
@@ -144,6 +144,15 @@ def test_clients_that_diverge_bring_the_rate_down_unless_they_are_a_minority(sha
     assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.007, 0.001] if moves else [0.032] * 3)  # 1/4, then 1/16
     assert ("not finite" in told[0]) == moves
     assert state["pending"] == []
+
+
+@pytest.mark.parametrize(("before", "rises"), [((), True), ((2.0,), False)])
+def test_a_blow_up_before_any_good_pass_does_not_keep_the_rate_from_rising_again(before, rises):
+    """The first steps from a fresh start are the longest: what blows up then need not do so later."""
+    rounds = [*(round_of(each) for each in before), round_of(None, reward=-1.0), round_of(2.0), round_of(2.0)]
+    _, _, state = play(rounds)
+    lowest = 0.0316 / 4 * 2 ** len(before)
+    assert rate(state) == pytest.approx(lowest * (4 if rises else math.sqrt(2)), rel=1e-2)
 
 
 def test_a_round_that_blew_up_shows_at_once_that_clients_are_opposed():

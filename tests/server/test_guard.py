@@ -91,6 +91,17 @@ def test_a_first_step_out_of_all_proportion_that_gains_nothing_is_undone(state, 
     assert verdict.guard == (told if undone else None)
 
 
+@pytest.mark.parametrize(
+    ("loss", "told"), [(9.0, None), (19.0, None), (21.0, "rolled back"), (math.nan, "rolled back")]
+)
+def test_with_a_fixed_rate_only_ruin_counts(loss, told):
+    """The next step would be as bad: a guard that mends every one stops the training."""
+    fixed = guard(tuned=False, everyone=True)
+    mean = Aggregate(NEW, [Accepted(0, 5, 0.1, 1.0)], [], model_norm=1.0, shortened=lambda share: NEW)
+    verdict = fixed(FIRST, mean, lambda model, which: Measured(loss))
+    assert (verdict.guard and verdict.guard.split(":")[0]) == told
+
+
 def test_bad_rounds_are_not_undone_for_ever():
     """A rate that cannot come down any more must not lock the run: in the end a share of the step is taken."""
     states = [replace(FIRST, round=round) for round in (31, 32)]
