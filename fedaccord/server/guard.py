@@ -13,8 +13,8 @@ CLIP = 1.0
 """Rewards are relative, so one bound serves all tasks: -1 means that the loss doubled."""
 RUIN = 10.0
 """Times the first loss: with a fixed rate, what is less may be a part of the way. CIFAR-10 (width 8), one class a
-client, C = 0.5, 0.05 x 6: the loss rises from 2.3 to 6.7 in the first round, and 80 rounds end at 34 %; at 13 % if every
-round whose loss has doubled is mended."""
+client, C = 0.5, 0.05 x 6: the loss rises from 2.3 to 6.7 in the first round, and 80 rounds end at 34 %; at 13 % if
+every round whose loss has doubled is mended."""
 LOST, SLACK = 1 / 2, 1e-3
 """Of what was gained, and of the loss itself: a step that loses more than both is a bad one."""
 EARLY, SOON = 0.05, 32
