@@ -18,7 +18,7 @@ from fedaccord.core.records import Params, RoundLog, ServerState, Snapshot
 from fedaccord.runtime.attendance import Attendance, attendance
 from fedaccord.runtime.build import Setup
 from fedaccord.runtime.folder import RunFolder, fingerprint
-from fedaccord.runtime.live import View
+from fedaccord.runtime.live import JsonView, View
 from fedaccord.runtime.trackers import Together, trackers
 
 NOBODY = 3
@@ -55,7 +55,9 @@ def drive(setup: Setup, folder: RunFolder | None, view: View | None) -> Outcome:
             if state.round < settings.rounds:
                 tell_of_another_processor(found.processor, folder)
         else:
-            for sentence in (*([f"entropy term {setup.entropy}"] if view else []), *setup.remarks):
+            if view is not None and not isinstance(view, JsonView):
+                tell(f"entropy term {setup.entropy}")
+            for sentence in setup.remarks:
                 tell(sentence)
             state = start(experiment, setup.params)
             if folder:
