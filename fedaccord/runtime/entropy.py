@@ -25,7 +25,8 @@ OPPOSED = 0.05
 """The mean cosine of two clients' gradients below which they are opposed. Ten clients, two seeds, of digits, MNIST,
 keywords and CIFAR-10: one or two classes a client -0.11 to -0.03, Dirichlet 0.1 -0.15 to -0.04, iid 0.12 to 0.66;
 between those, by kind of data, five classes a client -0.09 to 0.12 and Dirichlet 1 -0.08 to 0.2."""
-BLIND = "a server that holds no client's data cannot look first; entropy_weight = 0 turns it off"
+BLIND = "on: where clients bring their own data, nobody can compare them first (entropy_weight = 0 turns it off)"
+"""Also in the simulation of such a task: it must have the bits of the real federation."""
 
 
 def settle_entropy(parts: Parts) -> tuple[Parts, str]:
@@ -38,6 +39,8 @@ def settle_entropy(parts: Parts) -> tuple[Parts, str]:
         return with_weight(parts, 1.0 if weight is None else weight), "on: its weight is tuned"
     if weight is not None:
         return parts, f"on, weight {weight:g}, as set" if weight else "off, as set"
+    if parts.apart:
+        return with_weight(parts, 1.0), BLIND
     present = [client for client in parts.clients if len(client)]
     if len(present) < 2:
         return with_weight(parts, 0.0), "off: there are no two clients to compare"

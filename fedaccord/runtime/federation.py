@@ -13,10 +13,10 @@ from fedaccord.core.errors import SettingsError
 from fedaccord.runtime.build import experiment_for, setup_of, site_of
 from fedaccord.runtime.checks import find_device, lay_out, settle_sizes
 from fedaccord.runtime.drive import Outcome, drive
-from fedaccord.runtime.entropy import BLIND, settle_entropy
+from fedaccord.runtime.entropy import settle_entropy
 from fedaccord.runtime.folder import SETTINGS, RunFolder, experiment_of
 from fedaccord.runtime.live import LineView
-from fedaccord.runtime.parts import Parts, client_parts, clients_of, parts_of, server_parts
+from fedaccord.runtime.parts import client_parts, clients_of, parts_of, server_parts
 from fedaccord.runtime.start import start_model
 from fedaccord.tasks import PRESETS, Task
 
@@ -25,16 +25,12 @@ if TYPE_CHECKING:  # the command line must be able to say that Flower is not ins
 
 
 def client_settings(settings: Settings) -> Settings:
-    """Return the settings as both ends see them: a real federation has Flower for an engine.
-
-    Nobody there can compare the clients' first steps before the first round: the entropy term is on, as in the paper.
-    """
+    """Return the settings as both ends see them: a real federation has Flower for an engine."""
     if settings.weighting == "population":
         raise SettingsError("weighting = population: the server of a real federation does not know all clients' data")
     if settings.device != "cpu":
         raise SettingsError(f"device = {settings.device}: a real federation trains on the CPU so far")
-    weight = 1.0 if settings.entropy_weight is None else settings.entropy_weight
-    return replace(settings, engine="flower", workers=None, entropy_weight=weight)
+    return replace(settings, engine="flower", workers=None)
 
 
 def member_of_task(
@@ -44,7 +40,7 @@ def member_of_task(
 
     `simulate`: everybody divides the same data set alike, as the settings say, and takes only what is theirs.
     """
-    parts = simulated(task, settings) if simulate else client_parts(*own(task, settings), client)
+    parts, _ = settle_entropy(parts_of(task, settings) if simulate else client_parts(*own(task, settings), client))
     count = clients_of(parts.settings)
     if not 0 <= client < count:
         raise SettingsError(f"--client {client}: there are 0 to {count - 1}")
@@ -69,9 +65,8 @@ def serve_task(
     """
     from fedaccord.flower.server import FlowerEngine
 
-    parts = simulated(task, settings) if simulate else server_parts(*own(task, settings))
-    blind = parts.settings.entropy_weight is None and parts.loss is None
-    parts, entropy = settle_entropy(replace(parts, settings=client_settings(parts.settings)))
+    parts, entropy = settle_entropy(parts_of(task, settings) if simulate else server_parts(*own(task, settings)))
+    parts = replace(parts, settings=client_settings(parts.settings))
     settings, model = parts.settings, parts.model
     model.to(find_device(settings.device))
     examples = parts.validation if parts.validation is not None else parts.test
@@ -83,16 +78,10 @@ def serve_task(
     keeps = bool(parts.method.slots("client"))
     engine = FlowerEngine(grid, experiment_of(settings), settings.deadline, settings.min_replies, keeps)
     experiment = experiment_for(parts, engine, clients_of(settings))
-    entropy = f"on: {BLIND}" if blind else entropy
     setup = setup_of(parts, experiment, "flower: a real federation", entropy, remarks)
     opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)
     with opened as place:
         return drive(setup, place, choose_view(setup))
-
-
-def simulated(task: Task, settings: Settings) -> Parts:
-    """All of it, as each end of a simulated federation sees it: whoever has all data can also compare the clients."""
-    return settle_entropy(parts_of(task, settings))[0]
 
 
 def own(task: Task, settings: Settings) -> tuple[Task, Settings]:

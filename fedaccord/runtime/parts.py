@@ -41,6 +41,7 @@ class Parts:
     metrics: tuple[Metric, ...] = ()
     counts: np.ndarray | None = None  # examples by client and class, where one data set was divided
     classes: tuple[str, ...] = ()
+    apart: bool = False  # every client brings its own data, so that nobody could compare two in a real federation
 
 
 def parts_of(task: Task, settings: Settings) -> Parts:
@@ -79,7 +80,8 @@ def ready(
     """Parts of these clients' own data."""
     prepare, sets = prepared(task, settings, [*server, *(my_data(task, client) for client in clients)])
     validation, test, *own = sets
-    return assembled(task, settings, prepare, [each for each in own if each is not None], validation, test)
+    parts = assembled(task, settings, prepare, [each for each in own if each is not None], validation, test)
+    return replace(parts, apart=True)
 
 
 def assembled(
