@@ -97,7 +97,7 @@ class Settings:
     momentum: float = below_one(0.0, "Momentum of the clients' SGD, reset each round.")
     entropy_min: float | None = at_least(0, None, "H_min of Eq. 8 in nats (0.87 ln K for K classes).", hyper=True)
     entropy_weight: float | None = at_least(
-        0, None, "Weight of the entropy term, Eq. 8 (1 where the clients' first steps are opposed, else 0).",
+        0, None, "Weight of the entropy term, Eq. 8 (named tasks 1; yours: 0 where the clients' first steps agree).",
         hyper=True, printed=1.0,
     )  # fmt: skip
     weighting: str = one_of(

@@ -43,7 +43,7 @@ def test_it_is_on_where_the_clients_are_opposed(capsys, clients, weight, told):
 @pytest.mark.parametrize("given", [0.0, 0.5])
 def test_what_is_set_is_set(capsys, given):
     assert train(APART, show=True, entropy_weight=given).settings.entropy_weight == given
-    assert ("on, weight 0.5, as set" if given else "off, as set") in capsys.readouterr().err
+    assert ("on, weight 0.5: as task" if given else "off: as task") in capsys.readouterr().err
 
 
 def test_with_a_loss_of_ones_own_there_is_none(capsys):

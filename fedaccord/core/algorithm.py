@@ -194,8 +194,7 @@ def observation(
 ) -> Observation:
     """What a policy may learn from: everything that the server has seen of this round."""
     norms = {each.client: each.update_norm for each in mean.accepted}
-    examples = sum(each.examples for each in mean.accepted)
-    average = math.fsum(each.examples * each.entered for each in mean.accepted) / max(1, examples)
+    average = weighted_mean(mean.accepted, lambda each: each.entered)
     alignment = mean.step_norm / average if average else None
     diverged = sum(refusal.diverged for refusal in mean.refused)
     again = sum(state.model.accepted.get(client) == t - 1 for client in order.cohort)
@@ -219,10 +218,15 @@ def observation(
     )
 
 
+def weighted_mean(accepted: Sequence[Accepted], of: Callable[[Accepted], float]) -> float:
+    """Over the clients that counted, each by its examples; 0 if there are none."""
+    examples = sum(each.examples for each in accepted)
+    return math.fsum(each.examples * of(each) for each in accepted) / max(1, examples)
+
+
 def relative_norm(mean: Aggregated) -> float | None:
     """How far the clients went, on average, as a share of the model's norm; None: that says nothing."""
-    examples = sum(each.examples for each in mean.accepted)
-    average = math.fsum(each.examples * each.update_norm for each in mean.accepted) / max(1, examples)
+    average = weighted_mean(mean.accepted, lambda each: each.update_norm)
     return average / mean.model_norm if average and mean.model_norm else None
 
 

@@ -38,7 +38,7 @@ def settle_entropy(parts: Parts) -> tuple[Parts, str]:
     if "entropy_weight" in parts.method.tunes(settings.values()):
         return with_weight(parts, 1.0 if weight is None else weight), "on: its weight is tuned"
     if weight is not None:
-        return parts, f"on, weight {weight:g}, as set" if weight else "off, as set"
+        return parts, f"on, weight {weight:g}: as task and settings say" if weight else "off: as task and settings say"
     if parts.apart:
         return with_weight(parts, 1.0), BLIND
     present = [client for client in parts.clients if len(client)]

@@ -80,8 +80,8 @@ def guard(
     def judge_late(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
         found = measure(state.model, LAST)
         loss, before = found.loss, state.last_loss if found.before is None else found.before
-        bad_one = doubled(loss, before) if tuned else ruined(loss, state)
-        if guards and bad_one and state.previous is not None:
+        blown = doubled(loss, before) if tuned else ruined(loss, state)
+        if guards and blown and state.previous is not None:
             # the model that they received was bad, and so is all that they made of it
             model = Snapshot(
                 towards(state.previous.params, state.model.params, SHARES[1]),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from fedaccord.core.algorithm import Aggregated
+from fedaccord.core.algorithm import Aggregated, weighted_mean
 from fedaccord.core.records import Snapshot, Stretch
 
 REACH = (2.0, 16.0)
@@ -58,7 +58,6 @@ def recorded(lengths: Sequence[float | None]) -> Length:
 
 def reach(mean: Aggregated) -> float:
     """How many times the clients' mean step the server may go."""
-    examples = sum(each.examples for each in mean.accepted)
-    square = math.fsum(each.examples * each.entered**2 for each in mean.accepted) / examples
+    square = weighted_mean(mean.accepted, lambda each: each.entered**2)
     least, most = REACH
     return min(most, max(least, square / (2 * mean.step_norm**2))) if mean.step_norm else least
