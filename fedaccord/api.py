@@ -17,7 +17,8 @@ from fedaccord.core.algorithm import handed_out, measuring
 from fedaccord.core.errors import DataError, FedAccordWarning, RunError
 from fedaccord.core.params import load_params
 from fedaccord.core.protocols import Method, Part
-from fedaccord.core.records import LossFunction, Metric, Prepare, RoundLog, ServerState
+from fedaccord.core.records import ClientData, LossFunction, Metric, Prepare, RoundLog, ServerState
+from fedaccord.data.lazy import Collate
 from fedaccord.data.prepare import as_stored
 from fedaccord.data.sets import Data, as_examples
 from fedaccord.methods.registry import as_method
@@ -62,6 +63,7 @@ def federate(
     loss: LossFunction | None = None,
     metrics: Mapping[str, Measure | Metric] | None = None,
     prepare: Prepare = as_stored,
+    collate: Collate | None = None,
     folder: str | Path | None = None,
     show: bool = False,
     **settings: Any,
@@ -69,23 +71,30 @@ def federate(
     """Train `model` on the clients' data; every default works without tuning.
 
     model       any torch.nn.Module; it is copied, yours stays as it is
-    clients     one (inputs, targets) pair of tensors or torch Dataset per client
+    clients     for each its (inputs, targets), or a map-style Dataset of such pairs, which is read as it is needed;
+                inputs: a tensor, array or table, or several as a tuple (model(*inputs)) or dict (model(**inputs))
     validation  the server's small set, on which it measures the loss; None: the clients report theirs
     test        if given, the metrics on it are recorded as training goes on
     method      what clients and server do: a name such as FA+RM+AH, or a Method or Part of your own
     loss        loss(output, targets), the mean over a batch; None: classification (Eq. 8 where clients differ)
     metrics     name -> function(outputs, targets) or Metric; None: accuracy, or the loss that is given
+    collate     a list of a Dataset's items -> (inputs, targets) of a batch; None: they are stacked
     prepare     stored inputs -> what the model sees; gets a generator in training, None otherwise
     folder      a run folder, kept up to date every round; if it holds this run already, training goes on from there
     show        print progress
     settings    any other setting by its name: lr, steps, batch_size, device ...
     """
     plain = loss is None
-    data = [as_examples(client, f"client {number}", plain) for number, client in enumerate(clients)]
+    readers = settings.get("readers", 0)
+
+    def given(data: Data, label: str) -> ClientData:
+        return as_examples(data, label, plain, collate, readers)
+
+    data = [given(client, f"client {number}") for number, client in enumerate(clients)]
     if not data:
         raise DataError("federate needs at least one client")
-    held = None if validation is None else as_examples(validation, "validation", plain)
-    tested = None if test is None else as_examples(test, "test", plain)
+    held = None if validation is None else given(validation, "validation")
+    tested = None if test is None else given(test, "test")
     chosen = as_method(method)
     if folder is not None and Path(folder).exists():  # what was settled when it began stays so
         settings = {**{k: v for k, v in read_raw(Path(folder)).items() if k == "entropy_weight"}, **settings}

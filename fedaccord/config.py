@@ -93,6 +93,10 @@ class Settings:
     lr_decay: float = share(1.0, "Factor on the learning rate after each round (fixed schedule).")
     steps: int = at_least(1, 10, "SGD iterations of a client in the first round (fixed schedule).")
     steps_decay: float = share(1.0, "Factor on the SGD iterations after each round (fixed schedule).")
+    readers: int = at_least(
+        0, 0, "Processes that read a client's Dataset ahead while it trains (0: none; only where it is not in memory).",
+        role=NUMERICS,
+    )  # fmt: skip
     batch_size: int = at_least(1, 64, "Examples in a mini-batch; a client with fewer uses all it has.")
     momentum: float = below_one(0.0, "Momentum of the clients' SGD, reset each round.")
     entropy_min: float | None = at_least(0, None, "H_min of Eq. 8 in nats (0.87 ln K for K classes).", hyper=True)

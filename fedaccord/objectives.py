@@ -6,24 +6,41 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 
-from fedaccord.core.records import Hyper, LossFunction, Metric, Objective
+from fedaccord.core.records import IGNORED, Hyper, LossFunction, Metric, Objective
 
 
 def classification(output: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
     """L_C + entropy_weight * L_ER, each the mean over the batch.
 
-    Eq. 8: L_ER(x) = max(0, H_min - H(softmax(a_M(x)))), per sample as printed.
+    Eq. 8: L_ER(x) = max(0, H_min - H(softmax(a_M(x)))), per sample as printed. In a sequence every place that has a
+    target is a sample: output (examples, places, classes), targets (examples, places).
     """
     weight = hyper.get("entropy_weight", 0.0)
+    if targets.dim() > 1:
+        output, targets = output.flatten(0, -2), targets.flatten()
+        if weight:
+            return sequences(output, targets, lowest_of(hyper, output), weight)
     if not weight:
         return cross_entropy(output, targets)
-    lowest = hyper.get("entropy_min")
-    if lowest is None:
-        lowest = default_entropy_min(output.shape[1])
-    loss, _ = Classification.apply(output, targets, lowest, weight)
+    loss, _ = Classification.apply(output, targets, lowest_of(hyper, output), weight)
     return cast(Tensor, loss)
+
+
+def lowest_of(hyper: Hyper, output: Tensor) -> float:
+    """H_min."""
+    lowest = hyper.get("entropy_min")
+    return default_entropy_min(output.shape[-1]) if lowest is None else float(lowest)
+
+
+def sequences(output: Tensor, targets: Tensor, lowest: float, weight: float) -> Tensor:
+    """Both terms where some samples have no target: (samples, classes) and (samples,)."""
+    log_p = log_softmax(output, dim=1)
+    lack = torch.clamp(lowest + (log_p.exp() * log_p).sum(dim=1), min=0)
+    there = (targets != IGNORED).to(output.dtype)
+    hit = nll_loss(log_p, targets, ignore_index=IGNORED, reduction="none")
+    return ((hit + weight * lack) * there).sum() / there.sum().clamp(min=1)
 
 
 def default_entropy_min(classes: int) -> float:
@@ -64,7 +81,7 @@ class Classification(torch.autograd.Function):
 
 def accuracy(output: Tensor, targets: Tensor) -> float:
     """The share of right answers."""
-    return int((output.argmax(1) == targets).sum()) / len(targets)
+    return int((output.argmax(-1) == targets).sum()) / max(1, int((targets != IGNORED).sum()))
 
 
 ACCURACY = Metric("accuracy", accuracy, higher=True, percent=True)

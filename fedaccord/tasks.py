@@ -15,6 +15,7 @@ from fedaccord.core.errors import SettingsError
 from fedaccord.core.modules import load_variable
 from fedaccord.core.records import LossFunction, Metric, Prepare
 from fedaccord.data import cifar10, digits, fashion_mnist, mnist, own, speech_commands
+from fedaccord.data.lazy import Collate
 from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import Data, DataSet
 from fedaccord.models import cifar_cnn, kws_cnn, mnist_mlp
@@ -37,6 +38,7 @@ class Task:
     load_server_data  the server's validation and test set, where there is no `data`; either may be None
     loss              loss(output, targets), the mean over a batch; None: classification (Eq. 8 where clients differ)
     metrics           name -> function(outputs, targets) or Metric, on the test set; None: accuracy, or the loss
+    collate           a list of a Dataset's items -> (inputs, targets) of a batch; None: they are stacked
 
     `settings` are the task's defaults, `schedule` its tuned baseline for "iid" and "non-iid" clients.
     """
@@ -51,6 +53,7 @@ class Task:
     metrics: Mapping[str, Measure | Metric] | None = None
     load_my_data: Callable[[int], Data] | None = None
     load_server_data: Callable[[], tuple[Data | None, Data | None]] | None = None
+    collate: Collate | None = None
 
     def __post_init__(self) -> None:
         if self.data is None and self.load_my_data is None:

@@ -12,7 +12,7 @@ from fedaccord import config
 from fedaccord.client.training import Site, train
 from fedaccord.core.algorithm import run, start
 from fedaccord.core.errors import RunError, SettingsError
-from fedaccord.core.records import OPTIMIZER, ClientData, Order
+from fedaccord.core.records import OPTIMIZER, Examples, Order
 from fedaccord.data.prepare import as_stored
 from fedaccord.objectives import classification
 from fedaccord.runtime.build import from_task
@@ -132,7 +132,7 @@ VALUES = {
 def test_every_hyper_parameter_that_can_be_tuned_takes_effect_in_a_client(name):
     g = torch.Generator().manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-    data = ClientData(torch.randn(20, 4, generator=g), torch.randint(0, 3, (20,), generator=g))
+    data = Examples(torch.randn(20, 4, generator=g), torch.randint(0, 3, (20,), generator=g))
     params = {key: value.clone() for key, value in model.state_dict().items()}
     base = hyper(0.1, 3, 10, 0.0, entropy_min=1.09, entropy_weight=1.0, wd_weight=0.1, rm_weight=0.01)
     side = client_side(model, data.inputs[:2], "FA+WD+RM")

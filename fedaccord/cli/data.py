@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +63,18 @@ def split_command(options: argparse.Namespace) -> int:
     """Print how many examples of each label each client would hold, and draw it if there is a file for it."""
     from fedaccord.data.partition import counts
     from fedaccord.report.split import draw, print_table
-    from fedaccord.runtime.parts import divide, resolve
+    from fedaccord.runtime.parts import divide, labels_of, resolve, whole_set
 
     task, settings = settings_of(options)
-    data = task.data_set()
+    data = whole_set(task, settings)
     settings = resolve(task, settings, data)
     validation, train, owner = divide(settings, data)
-    table = counts(owner, train.targets.numpy(), settings.clients or 0, len(data.classes))
+    classes = data.classes or ("examples",)  # data without classes has one column
+    table = counts(owner, labels_of(replace(data, train=train)), settings.clients or 0, len(classes))
     kept = 0 if validation is None else len(validation)
     title = f"{settings.task}, split {settings.split}, {settings.clients} clients, seed {settings.seed}"
-    print_table(table, data.classes, f"{title}; the server keeps {kept:,} examples")
+    print_table(table, classes, f"{title}; the server keeps {kept:,} examples")
     if options.output:
-        draw(table, data.classes, title, options.output)
+        draw(table, classes, title, options.output)
         print(f"picture: {options.output}")
     return 0

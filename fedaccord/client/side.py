@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 from torch import Tensor, nn
 
+from fedaccord.core.batches import Batch, output_of
 from fedaccord.core.errors import MethodError, UpdateRefused
 from fedaccord.core.packages import check, flatten
 from fedaccord.core.protocols import (
@@ -109,12 +110,12 @@ class ClientRound:
         self.shared = [module for work in works for module in work.shared]
         self.own = [module for work in works for module in work.own]
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def __call__(self, inputs: Batch, targets: Batch) -> Tensor:
         """The loss of one mini-batch: a scalar with a graph to all that is trained."""
         with ExitStack() as stack:
             for work in self.works:
                 stack.enter_context(work.watch(inputs))
-            output = self.model(inputs)
+            output = output_of(self.model, inputs)
         loss = self.objective(output, targets, self.hyper)
         for work in self.works:
             term = work.term(inputs, output, targets)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fedaccord.client.side import ClientSide, Corrections
+from fedaccord.core.batches import clone, output_of
+from fedaccord.core.errors import FedAccordError, TaskError
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import trained_weights
 from fedaccord.core.records import ClientData, ClientUpdate, Hyper, LossFunction, Objective, Order, Packages, Prepare
@@ -78,13 +81,12 @@ def train(site: Site, model: nn.Module, order: Order, client: int, kept: Package
     received = [order.params[name] for name in own]
     corrections = site.method.corrections(list(own), hyper, received, order.down, site.method.held(kept))
     descend = Descent(list(own.values()), beside, hyper, corrections)
-    total = torch.zeros((), device=data.targets.device)
+    total = torch.zeros((), device=next(model.parameters()).device)
     augment = generator(site.seed, "augment", order.round, client)
-    batches = minibatches(site, order, client)
-    with global_seed(site.seed, "dropout", order.round, client):
-        for index in batches:  #                                                                               8
-            inputs, targets = site.prepare(data.inputs[index], augment), data.targets[index]  #                9
-            loss = work(inputs, targets)
+    batches = data.batches(minibatches(site, order, client), generator(site.seed, "reading", order.round, client))
+    with global_seed(site.seed, "dropout", order.round, client), failure_named(client, order.round):
+        for batch in batches:  #                                                                               8
+            loss = work(site.prepare(batch.inputs, augment), batch.targets)  #                                 9
             descend(torch.autograd.grad(loss, descend.weights, allow_unused=True, materialize_grads=True))  # 10
             total += loss.detach()
     params = read_params(model)
@@ -100,13 +102,24 @@ def reported(site: Site, model: nn.Module, order: Order, client: int) -> tuple[f
         return None, None
     losses: list[float | None] = [None, None]
     data, draw = site.clients[client], generator(site.seed, "report", order.round, client)
-    part = torch.randperm(len(data), generator=draw)[:REPORT_EXAMPLES]
+    some = data[torch.randperm(len(data), generator=draw)[:REPORT_EXAMPLES]]
     for number, params in enumerate((order.params, order.previous)):
         if params is not None:
             load_params(model, params)
-            output = model.eval()(site.prepare(data.inputs[part], None))
-            losses[number] = float(site.measure(output, data.targets[part]))
+            output = output_of(model.eval(), site.prepare(clone(some.inputs), None))
+            losses[number] = float(site.measure(output, some.targets))
     return losses[0], losses[1]
+
+
+@contextmanager
+def failure_named(client: int, round: int) -> Iterator[None]:
+    """Whatever the user's model, loss or data raise is told with the place where it happened."""
+    try:
+        yield
+    except FedAccordError:
+        raise
+    except Exception as error:
+        raise TaskError(f"client {client}, round {round}: training failed: {type(error).__name__}: {error}") from error
 
 
 class Descent:

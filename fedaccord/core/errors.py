@@ -13,6 +13,10 @@ class DataError(FedAccordError):
     """A data file that is missing, damaged or not what it claims to be."""
 
 
+class TaskError(FedAccordError):
+    """A user's model, loss or metric that fails while it runs."""
+
+
 class SplitError(FedAccordError):
     """A way of dividing the data that this data does not allow."""
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from fedaccord.core.batches import Batch
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.records import (
     Accepted,
@@ -126,11 +127,11 @@ class Work:
     shared: Sequence[nn.Module] = ()  # run but not trained, the same for all clients of the round
     own: Sequence[nn.Module] = ()  # run but not trained, with values of this client's own
 
-    def watch(self, inputs: Tensor) -> AbstractContextManager[Any]:
+    def watch(self, inputs: Batch) -> AbstractContextManager[Any]:
         """Entered around the model's forward pass."""
         return nullcontext()
 
-    def term(self, inputs: Tensor, output: Tensor, targets: Tensor) -> Tensor | None:
+    def term(self, inputs: Batch, output: Any, targets: Batch) -> Tensor | None:
         """A term of the loss, with a graph to all that is trained."""
         return None
 
@@ -241,7 +242,7 @@ class Built:
     """What a client part is made from: the model, two inputs as the model sees them, and the settings by name."""
 
     model: nn.Module
-    example: Tensor
+    example: Batch
     settings: Mapping[str, Any]
 
 

@@ -1,13 +1,14 @@
 """The nouns: what is passed between the parts. Frozen values with hardly any behaviour."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from fedaccord.core.batches import Batch, count, leaves, mapped
 from fedaccord.core.errors import MethodError
 
 Params = dict[str, Tensor]
@@ -64,33 +65,69 @@ class Hyper:
 OPTIMIZER = tuple(item.name for item in fields(Hyper) if item.name != "own")
 
 
-@dataclass(frozen=True)
-class Examples:
-    """Inputs and their targets, as two tensors of equal length."""
+class ClientData(Protocol):
+    """Somebody's examples, of which any may be asked for: held in memory, or read when they are needed."""
 
-    inputs: Tensor
-    targets: Tensor
-
-    def __len__(self) -> int:
-        return len(self.targets)
+    def __len__(self) -> int: ...
 
     def __getitem__(self, index: Any) -> "Examples":
-        return Examples(self.inputs[index], self.targets[index])
+        """Those of a slice, or of a tensor of numbers."""
+        ...
+
+    def batches(self, index: Tensor, draw: torch.Generator) -> Iterator["Examples"]:
+        """The examples of each row of numbers; `draw` is for processes that read them ahead."""
+        ...
+
+    def part(self, index: Any) -> "ClientData":
+        """Some of them, without reading any that is not in memory."""
+        ...
+
+    def to(self, device: torch.device | str) -> "ClientData": ...
+
+    def marks(self) -> Iterable[Tensor]:
+        """Tensors by which this data is known again after a resume."""
+        ...
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Inputs and their targets, in memory; each a tensor, or a tuple or dict of tensors, all of equal length.
+
+    In the simulator a client's are a view into tensors of all clients, never a copy.
+    """
+
+    inputs: Batch
+    targets: Batch
+
+    def __len__(self) -> int:
+        return count(self.targets)
+
+    def __getitem__(self, index: Any) -> "Examples":
+        return Examples(mapped(lambda x: x[index], self.inputs), mapped(lambda y: y[index], self.targets))
+
+    def batches(self, index: Tensor, draw: torch.Generator) -> Iterator["Examples"]:
+        return (self[row] for row in index)
+
+    def part(self, index: Any) -> "Examples":
+        return self[index]
 
     def to(self, device: torch.device | str) -> "Examples":
-        return Examples(self.inputs.to(device), self.targets.to(device))
+        return Examples(mapped(lambda x: x.to(device), self.inputs), mapped(lambda y: y.to(device), self.targets))
+
+    def marks(self) -> Iterable[Tensor]:
+        return (*leaves(self.inputs), *leaves(self.targets))
 
 
-ClientData = Examples
-"""One client's data. In the simulator it is a view into one contiguous tensor, never a copy."""
+IGNORED = -100
+"""A class number that is none: a place in a sequence without a target, such as padding. Torch's own number for it."""
 
-Prepare = Callable[[Tensor, torch.Generator | None], Tensor]
+Prepare = Callable[[Batch, torch.Generator | None], Batch]
 """Stored inputs -> what the model sees. With a generator (training only) it may augment."""
 
-Objective = Callable[[Tensor, Tensor, Hyper], Tensor]
+Objective = Callable[[Any, Batch, Hyper], Tensor]
 """(model output, targets, hyper-parameters) -> the mean loss of a batch: what the clients minimise."""
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]
+LossFunction = Callable[[Any, Batch], Tensor]
 """(model output, targets) -> their mean loss: what L_t is measured by, the same in every round."""
 
 
@@ -99,7 +136,7 @@ class Metric:
     """A figure by which a model is judged on a test set: a function of all outputs and targets."""
 
     name: str
-    measure: Callable[[Tensor, Tensor], float]
+    measure: Callable[[Any, Batch], float]
     higher: bool = True  # whether more is better
     percent: bool = False  # whether it is shown as a percentage
 

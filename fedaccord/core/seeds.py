@@ -6,6 +6,7 @@ client 3 in round 7 are the same whether or not rounds 1 to 6 ran in this proces
 
 import contextlib
 import hashlib
+import random
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,6 +27,23 @@ def generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> torch
 def numpy_generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
     """The same for NumPy, which has the distributions that torch lacks (Dirichlet)."""
     return np.random.default_rng(derive(seed, purpose, round, client))
+
+
+@contextlib.contextmanager
+def other_seeds(draw: torch.Generator) -> Iterator[None]:
+    """Seed the global generators of Python and NumPy inside the block and put them back after.
+
+    For a user's Dataset, which may draw from them as it is read.
+    """
+    seed = draw.initial_seed()
+    before = random.getstate(), np.random.get_state()
+    try:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
 
 
 @contextlib.contextmanager

@@ -2,31 +2,35 @@
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
+from fedaccord.core.batches import Batch, leaves, named_leaves
 from fedaccord.core.errors import DataError
-from fedaccord.core.records import Examples
+from fedaccord.core.records import IGNORED, ClientData, Examples
+from fedaccord.data.lazy import Collate, LazyExamples, stacked
 
 UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, OSError, EOFError, RuntimeError, MemoryError)
 """What numpy.load raises for a damaged or foreign .npz file."""
 
 
-Data = Examples | tuple[Tensor, Tensor] | Dataset[Any]
-"""The forms in which somebody may hand over examples."""
+Data = Examples | tuple[Any, Any] | Dataset[Any]
+"""The forms in which somebody may hand over examples: a pair (inputs, targets) of tensors, arrays or tables, each
+perhaps a tuple or dict of such; or a map-style Dataset."""
 
 
 @dataclass(frozen=True)
 class DataSet:
     """Training and test examples, the names of the classes, and who a training example came from, if known."""
 
-    train: Examples
-    test: Examples
+    train: Any  # Data; once it is checked, ClientData
+    test: Any
     classes: tuple[str, ...]
     owner: np.ndarray | None = None  # one client id per training example (a natural split)
 
@@ -44,36 +48,120 @@ def examples(inputs: np.ndarray, targets: np.ndarray, classes: int, label: str) 
     return Examples(torch.from_numpy(own), torch.from_numpy(targets.astype(np.int64)))
 
 
-def as_examples(data: Data, label: str, classes: bool = True) -> Examples:
-    """Tensors as they are; a Dataset is read once, in order, and held as tensors.
+def as_examples(
+    data: Data, label: str, classes: bool = True, collate: Collate | None = None, readers: int = 0
+) -> ClientData:
+    """What somebody handed over, checked. `classes`: the targets must be class numbers.
 
-    `classes`: the targets must be class numbers.
+    Tensors stay as they are; arrays and tables become tensors. A Dataset is read once, if it is small and gives the
+    same twice; otherwise (or with `collate`) it is read anew whenever examples are needed.
     """
     if isinstance(data, Examples):
-        inputs, targets = data.inputs, data.targets
-    elif isinstance(data, tuple | list):
+        return checked(data, label, classes)
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        data = (data.tensors[0], data.tensors[1])
+    if isinstance(data, tuple | list):
         if len(data) != 2:
             raise DataError(f"{label}: expected a pair (inputs, targets), got {len(data)} values")
-        inputs, targets = map(torch.as_tensor, data)
-    else:
-        items = [data[i] for i in range(len(data))]  # type: ignore[arg-type]
-        if not items:
-            raise DataError(f"{label}: the data set is empty")
-        inputs, targets = (torch.stack([torch.as_tensor(item[part]) for item in items]) for part in (0, 1))
-    if len(inputs) != len(targets):
-        raise DataError(f"{label}: {len(inputs):,} inputs but {len(targets):,} targets")
-    if not classes:
-        return Examples(inputs, targets)
-    check_classes(targets, label)
-    return Examples(inputs, targets.long())
-
-
-def check_classes(targets: Tensor, label: str) -> None:
-    """Raise DataError unless these are class numbers."""
-    if targets.dim() != 1 or targets.is_floating_point():
+        inputs, targets = (as_batch(side, f"{label}, {name}") for side, name in zip(data, SIDES, strict=True))
+        return checked(Examples(inputs, targets), label, classes)
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise DataError(
-            f"{label}: targets must be one class number each, got {targets.dtype} {tuple(targets.shape)}; "
+            f"{label}: got a {type(data).__name__}, expected a pair (inputs, targets) or a Dataset that has a length "
+            "and gives its items by number"
+        )
+    if not len(data):
+        raise DataError(f"{label}: the data set is empty")
+
+    def check(batch: Examples, numbers: Sequence[int]) -> Examples:
+        return checked(batch, label, classes, numbers)
+
+    lazy = LazyExamples(data, label, collate or stacked, check, readers)
+    return lazy[:] if collate is None and is_small(lazy) else lazy
+
+
+SIDES = ("inputs", "targets")
+SMALL_BYTES = 2**26
+"""A Dataset whose items take no more than this is held in memory."""
+TWICE = 8
+"""Items that are read twice, to see whether the Dataset gives the same each time."""
+
+
+def is_small(lazy: LazyExamples) -> bool:
+    """Whether to read it once and for all: it takes little memory, and nothing is drawn at random as it is read."""
+    first = lazy[:TWICE]
+    size = sum(tensor.numel() * tensor.element_size() for tensor in first.marks()) / len(first)
+    if size * len(lazy) > SMALL_BYTES:
+        return False
+    return all(torch.equal(one, other) for one, other in zip(first.marks(), lazy[:TWICE].marks(), strict=True))
+
+
+def as_batch(given: Any, label: str) -> Batch:
+    """A tensor, or a tuple or dict of tensors, from whatever holds numbers: tensors, arrays, tables, lists."""
+    if isinstance(given, dict):
+        return {name: as_tensor(value, f"{label}, {name}") for name, value in given.items()}
+    if isinstance(given, tuple):
+        return tuple(as_tensor(value, f"{label}, part {number}") for number, value in enumerate(given))
+    return as_tensor(given, label)
+
+
+def as_tensor(given: Any, label: str) -> Tensor:
+    """Arrays of double precision, as NumPy and pandas have them unless told otherwise, become floats."""
+    if isinstance(given, Tensor):
+        return given
+    array = np.asarray(given)
+    if array.dtype == object:  # a table whose columns are of several types
+        for column, name in enumerate(getattr(given, "columns", ())):
+            try:
+                array[:, column].astype(np.float64)
+            except (TypeError, ValueError):
+                raise DataError(f"{label}: column '{name}' is not numeric") from None
+    try:
+        floating = array.dtype in (object, np.float64)
+        array = array.astype(np.float32) if floating else array
+        tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{label}: not numbers: {error}") from None
+    check_finite(tensor, label, list(getattr(given, "columns", ())))
+    return tensor.to(torch.get_default_dtype()) if floating else tensor
+
+
+def checked(data: Examples, label: str, classes: bool, numbers: Sequence[int] | None = None) -> Examples:
+    """The same, if it is sound; class numbers as torch wants them. `numbers`: which of all examples these are."""
+    lengths = {len(tensor) for tensor in leaves(data.inputs)}, {len(tensor) for tensor in leaves(data.targets)}
+    if lengths[0] != lengths[1] or len(lengths[0]) > 1:
+        found = (" and ".join(f"{length:,}" for length in sorted(each)) for each in lengths)
+        raise DataError(f"{label}: {' inputs but '.join(found)} targets")
+    for side, name in ((data.inputs, SIDES[0]), (data.targets, SIDES[1])):
+        for part, tensor in named_leaves(side):
+            check_finite(tensor, ", ".join(filter(None, (label, name, part))), numbers=numbers)
+    if not classes:
+        return data
+    check_classes(data.targets, label)
+    return Examples(data.inputs, data.targets.long())
+
+
+def check_finite(tensor: Tensor, label: str, columns: Sequence[Any] = (), numbers: Sequence[int] | None = None) -> None:
+    """Raise a DataError that says where there is a value that is not a finite number."""
+    if not tensor.is_floating_point() or not len(tensor) or bool(tensor.isfinite().all()):
+        return
+    example, *place = tensor.isfinite().logical_not().nonzero()[0].tolist()
+    value = float(tensor[(example, *place)])
+    where = f"example {example if numbers is None else numbers[example]}"
+    if len(place) == 1:
+        where += f", column {columns[place[0]] if len(columns) else place[0]}"
+    raise DataError(f"{label}: {where} is not finite: {value}")
+
+
+def check_classes(targets: Batch, label: str) -> None:
+    """Raise DataError unless these are class numbers: one for each example, or for each place of a sequence."""
+    if not isinstance(targets, Tensor) or targets.dim() == 0 or targets.is_floating_point():
+        got = (
+            f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else f"a {type(targets).__name__}"
+        )
+        raise DataError(
+            f"{label}: targets must be one class number each, got {got}; "
             "for anything else give a loss of your own: loss=function(output, targets)"
         )
-    if len(targets) and int(targets.min()) < 0:
+    if len(targets) and bool(((targets < 0) & (targets != IGNORED)).any()):
         raise DataError(f"{label}: a target is negative")

@@ -132,7 +132,7 @@ class PoolEngine(SerialEngine):
     def hire(self) -> Worker:
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
-        process = context.Process(target=self.work, args=(theirs, os.getpid()), daemon=True)
+        process = context.Process(target=self.work, args=(theirs, os.getpid()), daemon=False)
         with warnings.catch_warnings():  # forking beside threads: ours hold no lock that a worker needs
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()

@@ -21,10 +21,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedaccord.client.side import ClientRound
 from fedaccord.client.training import Descent, Site, minibatches, reported
+from fedaccord.core.batches import Batch, leaves, like, together
 from fedaccord.core.errors import EngineError
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import Work, trained_weights
-from fedaccord.core.records import OPTIMIZER, ClientUpdate, Hyper, Order, Packages, Params, size_of
+from fedaccord.core.records import OPTIMIZER, ClientUpdate, Examples, Hyper, Order, Packages, Params, size_of
 from fedaccord.core.seeds import generator
 
 STACK = 8
@@ -50,7 +51,7 @@ class Whole(nn.Module):
         self.shared = nn.ModuleList(work.shared)  # not trained, the same for all
         self.work = work
 
-    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def forward(self, inputs: Batch, targets: Batch) -> Tensor:
         return self.work(inputs, targets)
 
 
@@ -144,14 +145,14 @@ class Stacks:
     def graph(self, stack: Stack) -> Graph:
         """The step of a stack of this shape, made once for each shape and all that a term of the loss could read."""
         inputs, targets = self.example(stack)
-        key = (inputs.shape, *sorted(stack.hyper.own.items()))
+        key = (*(each.shape for each in leaves(inputs)), *sorted(stack.hyper.own.items()))
         if key not in self.graphs:
             if len(self.graphs) >= GRAPHS:
                 self.graphs.pop(next(iter(self.graphs)))
             self.graphs[key] = trace(stack, inputs, targets)
         return self.graphs[key]
 
-    def example(self, stack: Stack) -> tuple[Tensor, Tensor]:
+    def example(self, stack: Stack) -> tuple[Batch, Batch]:
         """Inputs and targets of the shapes that this stack's steps have."""
         batch = min(stack.hyper.batch_size, len(self.site.clients[stack.clients[0]]))
         index = torch.zeros(len(stack.clients), 1, batch, dtype=torch.long)
@@ -171,7 +172,7 @@ class Stacks:
         total, arguments = torch.zeros(len(stack.clients)), stack.arguments()
         with torch.no_grad():
             for inputs, targets in self.batches(stack, index, augment):
-                *gradients, losses = graph(*arguments, inputs, targets)
+                *gradients, losses = graph(*arguments, *leaves(inputs), *leaves(targets))
                 descend(gradients)
                 total += losses
         return [float(value) / stack.hyper.steps for value in total]
@@ -186,9 +187,7 @@ class Stacks:
             if slot in like_weights
         }
 
-    def batches(
-        self, stack: Stack, index: Tensor, augment: Sequence[torch.Generator]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, stack: Stack, index: Tensor, augment: Sequence[torch.Generator]) -> Iterator[tuple[Batch, Batch]]:
         """Line 9: (clients, batch, ...) inputs and targets, step by step. `index` is (clients, steps, batch)."""
         if self.table is not None:  # all in one table that needs no preparing: one gather serves the stack
             inputs, targets, first = self.table
@@ -198,9 +197,9 @@ class Stacks:
             return
         data = [self.site.clients[client] for client in stack.clients]
         for rows in index.transpose(0, 1):
-            parts = zip(data, rows, augment, strict=True)
-            inputs = torch.stack([self.site.prepare(own.inputs[row], draw) for own, row, draw in parts])
-            yield inputs, torch.stack([own.targets[row] for own, row in zip(data, rows, strict=True)])
+            parts = [own[row] for own, row in zip(data, rows, strict=True)]
+            seen = [self.site.prepare(part.inputs, draw) for part, draw in zip(parts, augment, strict=True)]
+            yield together(seen, torch.stack), together([part.targets for part in parts], torch.stack)
 
     def finish(self, stack: Stack, place: int, loss: float) -> tuple[ClientUpdate, Packages]:
         """Line 12: what the client sends, and what it keeps."""
@@ -248,27 +247,29 @@ class StackDescent(Descent):
                 weight.baddbmm_(*gradient, alpha=-self.lr)
 
 
-def trace(stack: Stack, inputs: Tensor, targets: Tensor) -> GraphModule:
+def trace(stack: Stack, inputs: Batch, targets: Batch) -> GraphModule:
     """Loss and gradient of one client, vectorised over the stack, as a flat list of torch calls."""
     names, own, shared = list(stack.trained), list(stack.own), list(stack.shared)
+    data, given = [*leaves(inputs), *leaves(targets)], len(leaves(inputs))
 
     def loss(
-        trained: Sequence[Tensor], own_: Sequence[Tensor], shared_: Sequence[Tensor], inputs: Tensor, targets: Tensor
+        trained: Sequence[Tensor], own_: Sequence[Tensor], shared_: Sequence[Tensor], data: Sequence[Tensor]
     ) -> Tensor:
         weights = dict(zip([*names, *own, *shared], [*trained, *own_, *shared_], strict=True))
-        result: Tensor = functional_call(stack.whole, weights, (inputs, targets))
+        batch = like(inputs, data[:given]), like(targets, data[given:])
+        result: Tensor = functional_call(stack.whole, weights, batch)
         return result
 
     def step(*tensors: Tensor) -> list[Tensor]:
-        trained, rest = list(tensors[: len(names)]), list(tensors[len(names) : -2])
-        batched = vmap(grad_and_value(loss), in_dims=(0, 0 if own else None, None, 0, 0))
-        gradients, losses = batched(trained, rest[: len(own)], rest[len(own) :], *tensors[-2:])
+        trained, rest = list(tensors[: len(names)]), list(tensors[len(names) : -len(data)])
+        batched = vmap(grad_and_value(loss), in_dims=(0, 0 if own else None, None, 0))
+        gradients, losses = batched(trained, rest[: len(own)], rest[len(own) :], list(tensors[-len(data) :]))
         return [*gradients, losses]
 
     try:
         with warnings.catch_warnings():  # "a performance drop": such calls are done client by client
             warnings.simplefilter("ignore", UserWarning)
-            graph = make_fx(step)(*stack.arguments(), inputs, targets)
+            graph = make_fx(step)(*stack.arguments(), *data)
     except Exception as error:  # whatever torch says of a model that it cannot vectorise
         reason = str(error).strip().splitlines()[0]
         raise EngineError(f"this model's clients cannot be stacked: {reason}") from error
@@ -369,10 +370,13 @@ def cannot_stack(site: Site, hyper: Hyper) -> str | None:
 
 def one_table(site: Site) -> tuple[Tensor, Tensor, list[int]] | None:
     """(inputs, targets, each client's first row) if all clients are slices of the same two tensors; otherwise None."""
-    inputs, targets = site.clients[0].inputs._base, site.clients[0].targets._base
-    if inputs is None or targets is None:
+    views = [(client.inputs, client.targets) for client in site.clients if isinstance(client, Examples)]
+    plain = len(views) == len(site.clients) and all(isinstance(each, Tensor) for pair in views for each in pair)
+    if not plain or views[0][0]._base is None or views[0][1]._base is None:
         return None
-    same = all(client.inputs._base is inputs and client.targets._base is targets for client in site.clients)
+    inputs, targets = (each._base for each in views[0])
+    same = all(x._base is inputs and y._base is targets for x, y in views)
     if not same or len(inputs) != len(targets):
         return None
-    return inputs, targets, [int(each.targets.storage_offset() - targets.storage_offset()) for each in site.clients]
+    first = (y.storage_offset() - targets.storage_offset() for _, y in views)
+    return inputs, targets, [int(offset) // targets.stride(0) for offset in first]

@@ -13,11 +13,12 @@ from fedaccord.client.side import ClientSide
 from fedaccord.client.training import Site
 from fedaccord.config import FIELDS, Settings
 from fedaccord.core.algorithm import LAST, Experiment, cohort_size
+from fedaccord.core.batches import clone
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.params import read_params
 from fedaccord.core.processes import usable_cores
 from fedaccord.core.protocols import Built, Engine, Method, Policy
-from fedaccord.core.records import OPTIMIZER, Examples, Hyper, LossFunction, Metric, Params
+from fedaccord.core.records import OPTIMIZER, ClientData, Hyper, LossFunction, Metric, Params
 from fedaccord.data.prepare import as_stored
 from fedaccord.engines.choose import Request, choose
 from fedaccord.methods.registry import find
@@ -75,7 +76,7 @@ def simulation_of(parts: Parts) -> Setup:
     experiment = replace(
         experiment_for(parts, engine.engine, len(clients), cores),
         total_examples=sum(map(len, clients)) if settings.weighting == "population" else None,
-        data=lambda: (tensor for client in clients for tensor in (client.inputs, client.targets)),
+        data=lambda: (tensor for client in clients for tensor in client.marks()),
     )
     told = f"{engine.name}: {engine.why}"
     resolved = replace(settings, engine=engine.name)
@@ -98,13 +99,14 @@ def setup_of(parts: Parts, experiment: Experiment, told: str, entropy: str, rema
     )
 
 
-def site_of(parts: Parts, others: Sequence[Examples] = ()) -> Site:
+def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
     """What it takes to run these clients; the model is put in the form in which it runs best."""
     settings, model, clients, prepare = parts.settings, parts.model, parts.clients, parts.prepare
     device = find_device(settings.device)
     model.to(device)
     check_model(model, clients, others, prepare, parts.loss, device, settings.seed)
-    example = prepare(next(client.inputs[:2] for client in clients if len(client)).clone().to(device), None)
+    two = next(client[:2] for client in clients if len(client)).to(device)
+    example = prepare(clone(two.inputs), None)
     lay_out(model, example)
     return Site(
         model,

@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fedaccord.core.batches import Batch, clone, leaves, output_of
 from fedaccord.core.errors import DataError, FedAccordError, SettingsError
 from fedaccord.core.records import ClientData, Examples, LossFunction, Prepare
 from fedaccord.core.seeds import global_seed
@@ -16,7 +18,7 @@ from fedaccord.data.sets import check_classes
 def check_model(
     model: nn.Module,
     clients: Sequence[ClientData],
-    others: Sequence[Examples],
+    others: Sequence[ClientData],
     prepare: Prepare,
     loss: LossFunction | None,
     device: torch.device,
@@ -32,10 +34,11 @@ def check_model(
         raise DataError("no client has any data")
     if len(held) < len(others) + 1 or any(len(part) == 0 for part in others):
         raise DataError("the validation or test set is empty")
+    two = held[0][:2].to(device)
     was_training = model.training
     try:
         with torch.no_grad(), global_seed(seed, "lazy"):
-            output = model.eval()(prepare(held[0].inputs[:2].clone().to(device), None))
+            output = output_of(model.eval(), prepare(clone(two.inputs), None))
     except FedAccordError:
         raise
     except Exception as error:  # whatever a user's model raises
@@ -43,26 +46,33 @@ def check_model(
     finally:
         model.train(was_training)
     if loss is None:
-        check_scores(output, held)
+        check_scores(output, two.targets, held)
     else:
-        check_loss(loss, output, held[0].targets[:2].to(device))
+        check_loss(loss, output, two.targets)
     for number, client in enumerate(clients):
         if len(client) == 1:
-            check_alone(model, number, prepare(client.inputs.clone().to(device), None))
+            check_alone(model, number, prepare(clone(client[:1].to(device).inputs), None))
             break
 
 
-def check_scores(output: object, held: Sequence[Examples]) -> None:
-    """A classification wants class numbers, and a score for each class."""
-    for part in held:
-        check_classes(part.targets, "the data")
-    largest = max(int(part.targets.max()) for part in held)
-    if not isinstance(output, Tensor) or output.dim() != 2 or output.shape[1] <= largest:
+def check_scores(output: object, targets: Tensor, held: Sequence[ClientData]) -> None:
+    """A classification wants class numbers, and a score for each class, at each place of a sequence.
+
+    `output` and `targets` are of the same few examples. What is not in memory is looked at when it is read.
+    """
+    known = [part.targets for part in held if isinstance(part, Examples)] or [targets]
+    for each in known:
+        check_classes(each, "the data")
+    largest = max(int(each.max()) for each in known)
+    places = tuple(targets.shape[1:])
+    right = isinstance(output, Tensor) and output.shape[:-1] == targets.shape and output.shape[-1] > largest
+    if not right:
         given = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-        raise DataError(f"the model must give (examples, {largest + 1} or more class scores), it gives {given}")
+        wanted = ", ".join(("examples", *map(str, places), f"{largest + 1} or more class scores"))
+        raise DataError(f"the model must give ({wanted}), it gives {given}")
 
 
-def check_loss(loss: LossFunction, output: Tensor, targets: Tensor) -> None:
+def check_loss(loss: LossFunction, output: Any, targets: Batch) -> None:
     """A user's loss must give one number for a batch."""
     try:
         value = loss(output, targets)
@@ -73,10 +83,10 @@ def check_loss(loss: LossFunction, output: Tensor, targets: Tensor) -> None:
 
 
 @torch.no_grad()
-def check_alone(model: nn.Module, client: int, inputs: Tensor) -> None:
+def check_alone(model: nn.Module, client: int, inputs: Batch) -> None:
     """A batch of one is too little for a BatchNorm over features."""
     try:
-        copy.deepcopy(model).train()(inputs)
+        output_of(copy.deepcopy(model).train(), inputs)
     except ValueError as error:
         raise DataError(
             f"client {client} has a single example, and the model cannot be trained on that: {error}; give it another "
@@ -84,7 +94,7 @@ def check_alone(model: nn.Module, client: int, inputs: Tensor) -> None:
         ) from error
 
 
-def settle_sizes(model: nn.Module, inputs: Tensor | None, seed: int) -> None:
+def settle_sizes(model: nn.Module, inputs: Batch | None, seed: int) -> None:
     """Give layers that take their size from the data (LazyLinear) their first weights, where no client is checked."""
     if not any(map(is_lazy, model.parameters())):
         return
@@ -95,22 +105,23 @@ def settle_sizes(model: nn.Module, inputs: Tensor | None, seed: int) -> None:
         )
     was_training = model.training
     with torch.no_grad(), global_seed(seed, "lazy"):
-        model.eval()(inputs)
+        output_of(model.eval(), inputs)
     model.train(was_training)
 
 
-def lay_out(model: nn.Module, inputs: Tensor) -> None:
+def lay_out(model: nn.Module, inputs: Batch) -> None:
     """Channels-last memory for a model with two-dimensional convolutions, which run faster so: same sums, less moving.
 
     A model that takes its activations apart by `view` cannot be run that way: it stays as it is.
     """
-    if not any(isinstance(module, nn.Conv2d) for module in model.modules()) or inputs.dim() != 4:
+    pictures = any(each.dim() == 4 for each in leaves(inputs))
+    if not pictures or not any(isinstance(module, nn.Conv2d) for module in model.modules()):
         return
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     was_training = model.training
     try:
         with torch.no_grad():
-            model.eval()(inputs)
+            output_of(model.eval(), inputs)
     except RuntimeError:
         model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     finally:

@@ -10,14 +10,16 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedaccord.core.algorithm import mean_cosine
+from fedaccord.core.batches import clone, output_of
+from fedaccord.core.errors import FedAccordError
 from fedaccord.core.processes import torch_threads
-from fedaccord.core.records import Examples
+from fedaccord.core.records import ClientData
 from fedaccord.core.seeds import generator, global_seed
+from fedaccord.objectives import classification
 from fedaccord.runtime.parts import Parts
-from fedaccord.runtime.start import trial_copy
+from fedaccord.runtime.start import PLAIN, trial_copy
 
 CLIENTS, EXAMPLES = 20, 128
 """How many clients are looked at, and how many examples of each."""
@@ -57,7 +59,7 @@ def with_weight(parts: Parts, weight: float) -> Parts:
     return replace(parts, settings=replace(parts.settings, entropy_weight=weight))
 
 
-def agreement(parts: Parts, clients: Sequence[Examples]) -> float | None:
+def agreement(parts: Parts, clients: Sequence[ClientData]) -> float | None:
     """The mean cosine of two clients' first steps, by the gradients of their cross-entropy; None: nobody has any."""
     settings = parts.settings
     order = torch.randperm(len(clients), generator=generator(settings.seed, "entropy")).tolist()
@@ -70,17 +72,19 @@ def agreement(parts: Parts, clients: Sequence[Examples]) -> float | None:
     return mean_cosine(float(torch.stack(usable).sum(0).norm()) / sum(norms), norms)
 
 
-def gradient(parts: Parts, client: Examples) -> Tensor | None:
+def gradient(parts: Parts, client: ClientData) -> Tensor | None:
     """Of a client's cross-entropy, with the model as it was built; None if that cannot be run on its examples."""
     index = torch.randperm(len(client), generator=generator(parts.settings.seed, "entropy-examples"))[:EXAMPLES]
     try:
         some = client[index].to(next(parts.model.parameters()).device)
         with torch.enable_grad(), global_seed(parts.settings.seed, "entropy"):
-            inputs = parts.prepare(some.inputs.clone(), None)
+            inputs = parts.prepare(clone(some.inputs), None)
             trial = trial_copy(parts.model, inputs)
-            loss = cross_entropy(trial(inputs), some.targets)
+            loss = classification(output_of(trial, inputs), some.targets, PLAIN)
             trained = [each for each in trial.parameters() if each.requires_grad]
             found = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
         return torch.cat([each.to_dense().flatten() for each in found])
+    except FedAccordError:  # the data itself: no round could use it
+        raise
     except Exception:  # whatever a user's model raises is told where it is needed
         return None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedaccord.config import Settings
+from fedaccord.core.batches import clone
 from fedaccord.core.errors import SettingsError
 from fedaccord.runtime.build import experiment_for, setup_of, site_of
 from fedaccord.runtime.checks import find_device, lay_out, settle_sizes
@@ -70,7 +71,7 @@ def serve_task(
     settings, model = parts.settings, parts.model
     model.to(find_device(settings.device))
     examples = parts.validation if parts.validation is not None else parts.test
-    example = None if examples is None else parts.prepare(examples.inputs[:2].clone(), None)
+    example = None if examples is None else parts.prepare(clone(examples[:2].inputs), None)
     settle_sizes(model, example, settings.seed)
     if example is not None:
         lay_out(model, example)

@@ -35,8 +35,8 @@ class Parts:
     model: nn.Module  # holds w_1
     prepare: Prepare
     clients: list[ClientData]
-    validation: Examples | None
-    test: Examples | None
+    validation: ClientData | None
+    test: ClientData | None
     loss: LossFunction | None = None  # None: classification
     metrics: tuple[Metric, ...] = ()
     counts: np.ndarray | None = None  # examples by client and class, where one data set was divided
@@ -49,12 +49,13 @@ def parts_of(task: Task, settings: Settings) -> Parts:
     if task.data is None:
         settings = undivided(settings)
         return ready(task, settings, list(range(clients_of(settings))), server_data(task, settings))
-    data = loaded("data()", task.data)
+    data = whole_set(task, settings)
     settings = resolve(task, settings, data)
     held, rest, owner = divide(settings, data)
     counts = None
     if data.classes:
-        counts = partition.counts(owner, rest.targets.numpy(), clients_of(settings), len(data.classes))
+        labels = labels_of(replace(data, train=rest))
+        counts = partition.counts(owner, labels, clients_of(settings), len(data.classes))
     prepare, (train, validation, test) = prepared(task, settings, [rest, held, data.test])
     assert train is not None
     clients = by_owner(train, owner, clients_of(settings))
@@ -75,10 +76,10 @@ def client_parts(task: Task, settings: Settings, client: int) -> Parts:
 
 
 def ready(
-    task: Task, settings: Settings, clients: Sequence[int], server: tuple[Examples | None, Examples | None]
+    task: Task, settings: Settings, clients: Sequence[int], server: tuple[ClientData | None, ClientData | None]
 ) -> Parts:
     """Parts of these clients' own data."""
-    prepare, sets = prepared(task, settings, [*server, *(my_data(task, client) for client in clients)])
+    prepare, sets = prepared(task, settings, [*server, *(my_data(task, settings, client) for client in clients)])
     validation, test, *own = sets
     parts = assembled(task, settings, prepare, [each for each in own if each is not None], validation, test)
     return replace(parts, apart=True)
@@ -89,8 +90,8 @@ def assembled(
     settings: Settings,
     prepare: Prepare,
     clients: list[ClientData],
-    validation: Examples | None,
-    test: Examples | None,
+    validation: ClientData | None,
+    test: ClientData | None,
 ) -> Parts:
     """A task's model, method, loss and metrics, with this data."""
     method = with_server_steps(find(settings.method), settings.values())
@@ -109,24 +110,45 @@ def clients_of(settings: Settings) -> int:
     return settings.clients
 
 
-def my_data(task: Task, client: int) -> Examples:
+def my_data(task: Task, settings: Settings, client: int) -> ClientData:
     """What this client holds; of a task that has only `data`, the training part of whatever that loads here."""
-    label = f"the data of client {client}"
+    given: Data
     if task.load_my_data is not None:
-        return as_examples(loaded(f"load_my_data({client})", task.load_my_data, client), label, task.loss is None)
-    return as_examples(loaded("data()", task.data_set).train, label, task.loss is None)
+        given = loaded(f"load_my_data({client})", task.load_my_data, client)
+    else:
+        given = loaded("data()", task.data_set).train
+    return as_given(task, settings, given, f"the data of client {client}")
 
 
-def server_data(task: Task, settings: Settings) -> tuple[Examples | None, Examples | None]:
+def as_given(task: Task, settings: Settings, data: Data, label: str) -> ClientData:
+    """What a function of the task returned, checked."""
+    return as_examples(data, label, task.loss is None, task.collate, settings.readers)
+
+
+def whole_set(task: Task, settings: Settings) -> DataSet:
+    """The data set that is to be divided, checked."""
+    data = loaded("data()", task.data_set)
+    train = as_given(task, settings, data.train, f"{task.name}, training data")
+    return replace(data, train=train, test=as_given(task, settings, data.test, f"{task.name}, test data"))
+
+
+def example_of(task: Task, settings: Settings) -> Examples:
+    """Two of the task's examples; of one whose clients bring their own, the first client's."""
+    held = my_data(task, settings, 0) if task.data is None else whole_set(task, settings).train
+    two: Examples = held[:2]
+    return two
+
+
+def server_data(task: Task, settings: Settings) -> tuple[ClientData | None, ClientData | None]:
     """The server's validation and test set. Without load_server_data, from whatever `data` loads on its machine."""
     validation: Data | None
     test: Data | None
     if task.load_server_data is not None:
         validation, test = loaded("load_server_data()", task.load_server_data)
     elif task.data is not None:
-        data = loaded("data()", task.data)
+        data = whole_set(task, settings)
         held = hold_out(settings, labels_of(data)) if settings.evaluate == "server" else None
-        validation, test = (None if held is None else data.train[held]), data.test
+        return (None if held is None else data.train.part(held)), data.test
     else:
         validation = test = None
     if settings.evaluate == "clients":
@@ -137,8 +159,8 @@ def server_data(task: Task, settings: Settings) -> tuple[Examples | None, Exampl
             "return one, or set evaluate = clients, for the server and for all clients"
         )
     return (
-        None if validation is None else as_examples(validation, "the server's validation set", task.loss is None),
-        None if test is None else as_examples(test, "the server's test set", task.loss is None),
+        None if validation is None else as_given(task, settings, validation, "the server's validation set"),
+        None if test is None else as_given(task, settings, test, "the server's test set"),
     )
 
 
@@ -158,17 +180,22 @@ def build(task: Task, settings: Settings) -> nn.Module:
         return task.build_model(settings.width)
 
 
-def prepared(task: Task, settings: Settings, sets: Sequence[Examples | None]) -> tuple[Prepare, list[Examples | None]]:
+def prepared(
+    task: Task, settings: Settings, sets: Sequence[ClientData | None]
+) -> tuple[Prepare, list[ClientData | None]]:
     """Inputs that are the same floats in every step are made once, if they fit; and what is left to prepare."""
     prepare, there = task.prepare, [each for each in sets if each is not None]
     if settings.augment:
-        if not isinstance(prepare, Pixels) or any(each.inputs.dim() != 4 for each in there):
+        if not isinstance(prepare, Pixels) or any(each[:1].inputs.dim() != 4 for each in there):
             raise SettingsError(f"augment = true: the inputs of task {task.name} are not pictures")
         return replace(prepare, augment=True), list(sets)
-    if not isinstance(prepare, Pixels) or sum(4 * each.inputs.numel() for each in there) > READY_BYTES:
+    held = [each for each in there if isinstance(each, Examples)]
+    if not isinstance(prepare, Pixels) or len(held) < len(there):
         return prepare, list(sets)
-    made = [None if each is None else Examples(prepare(each.inputs, None), each.targets) for each in sets]
-    return as_stored, made
+    if sum(4 * each.inputs.numel() for each in held) > READY_BYTES:
+        return prepare, list(sets)
+    made = [Examples(prepare(each.inputs, None), each.targets) if isinstance(each, Examples) else None for each in sets]
+    return as_stored, list(made)
 
 
 def resolve(task: Task, settings: Settings, data: DataSet) -> Settings:
@@ -184,7 +211,7 @@ def resolve(task: Task, settings: Settings, data: DataSet) -> Settings:
     return replace(settings, clients=10 if clients is None else clients, augment=bool(settings.augment))
 
 
-def divide(settings: Settings, data: DataSet) -> tuple[Examples | None, Examples, np.ndarray]:
+def divide(settings: Settings, data: DataSet) -> tuple[ClientData | None, ClientData, np.ndarray]:
     """The server's set, taken out first; the clients' examples; and the owner of each of these."""
     if not data.classes and settings.split not in ("iid", "quantity", "natural"):
         raise SettingsError(
@@ -195,7 +222,7 @@ def divide(settings: Settings, data: DataSet) -> tuple[Examples | None, Examples
     if settings.evaluate == "server":
         held = hold_out(settings, labels)
         rest = np.setdiff1d(np.arange(len(labels)), held)
-        train, validation, labels = data.train[rest], data.train[held], labels[rest]
+        train, validation, labels = data.train.part(rest), data.train.part(held), labels[rest]
         natural = None if natural is None else natural[rest]
     assert settings.clients is not None  # resolved
     split = partition.Split(
@@ -211,7 +238,12 @@ def divide(settings: Settings, data: DataSet) -> tuple[Examples | None, Examples
 
 def labels_of(data: DataSet) -> np.ndarray:
     """The classes of the training examples; where there are none, all are of one."""
-    return data.train.targets.numpy() if data.classes else np.zeros(len(data.train), np.int64)
+    if not data.classes:
+        return np.zeros(len(data.train), np.int64)
+    if not isinstance(data.train, Examples):
+        raise DataError("a data set with classes must fit in memory; with classes=() it is divided without them")
+    labels: np.ndarray = data.train.targets.numpy()
+    return labels
 
 
 def hold_out(settings: Settings, labels: np.ndarray) -> np.ndarray:
@@ -221,8 +253,8 @@ def hold_out(settings: Settings, labels: np.ndarray) -> np.ndarray:
     return partition.hold_out(labels, settings.validation_per_class, numpy_generator(settings.seed, "validation"))
 
 
-def by_owner(train: Examples, owner: np.ndarray, clients: int) -> list[ClientData]:
+def by_owner(train: ClientData, owner: np.ndarray, clients: int) -> list[ClientData]:
     """The examples sorted by client, once; each client is a slice of the two tensors, not a copy."""
-    ordered = train[np.argsort(owner, kind="stable")]
+    ordered = train.part(np.argsort(owner, kind="stable"))
     ends = np.cumsum(np.bincount(owner, minlength=clients)).tolist()
-    return [ordered[first:last] for first, last in zip([0, *ends[:-1]], ends, strict=True)]
+    return [ordered.part(slice(first, last)) for first, last in zip([0, *ends[:-1]], ends, strict=True)]

@@ -9,19 +9,24 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from fedaccord.core.batches import Batch, clone, count, leaves, mapped, output_of
 from fedaccord.core.errors import DataError, SettingsError
 from fedaccord.core.processes import torch_threads
-from fedaccord.core.records import Examples, LossFunction
+from fedaccord.core.records import ClientData, Examples, Hyper, LossFunction
 from fedaccord.core.seeds import generator, global_seed
+from fedaccord.objectives import classification
 from fedaccord.runtime.parts import Parts
+
+PLAIN = Hyper(lr=0.0, steps=0)
+"""Cross-entropy alone, without an entropy term."""
 
 LOOKED_AT = 32
 """Examples that a start is measured on, fewer (but FEW at least) if their inputs are large: it must not take long."""
@@ -79,24 +84,25 @@ def start_model(parts: Parts) -> list[str]:
 # ---------------------------------------------------------------- what it is measured on
 
 
-def largest(clients: Sequence[Examples]) -> Examples | None:
+def largest(clients: Sequence[ClientData]) -> ClientData | None:
     """The client with the most examples, the first of several: where the server has none, one client's must do."""
     return max(clients, key=len, default=None)
 
 
-def sample(parts: Parts, examples: Examples) -> Examples:
+def sample(parts: Parts, examples: ClientData) -> Examples:
     """A few examples as the model sees them, drawn by the run's seed from the whole set: it may be sorted by class."""
-    count = max(FEW, min(LOOKED_AT, LARGE // max(1, examples.inputs[0].numel())))
-    index = torch.randperm(len(examples), generator=generator(parts.settings.seed, "start-examples"))[:count]
+    values = sum(each[0].numel() for each in leaves(examples[:1].inputs))
+    wanted = max(FEW, min(LOOKED_AT, LARGE // max(1, values)))
+    index = torch.randperm(len(examples), generator=generator(parts.settings.seed, "start-examples"))[:wanted]
     drawn = examples[index].to(next(parts.model.parameters()).device)
     return Examples(parts.prepare(drawn.inputs, None), drawn.targets)
 
 
-def trial_copy(model: nn.Module, inputs: Tensor) -> nn.Module:
+def trial_copy(model: nn.Module, inputs: Batch) -> nn.Module:
     """A copy that can be run at will: without dropout, but normalising by the batch, as in training."""
     trial = copy.deepcopy(model).eval()
     for module in trial.modules():
-        if isinstance(module, _NormBase) and len(inputs) > 1:
+        if isinstance(module, _NormBase) and count(inputs) > 1:
             module.train()
     return trial
 
@@ -148,7 +154,7 @@ def draw(layer: Any, name: str, seed: int) -> None:
     clear_bias(layer)
 
 
-def last_layer(model: nn.Module, inputs: Tensor | None) -> Any:
+def last_layer(model: nn.Module, inputs: Batch | None) -> Any:
     """The drawn layer that runs last; without examples to run it on, the one that was made last."""
     layers = drawable(model)
     order = list(layers)
@@ -158,7 +164,7 @@ def last_layer(model: nn.Module, inputs: Tensor | None) -> Any:
         for name in layers:
             trial.get_submodule(name).register_forward_hook(lambda *_, name=name: ran.append(name))
         with contextlib.suppress(Exception):  # whatever a user's model raises is told where it is needed
-            trial(inputs.clone())
+            output_of(trial, clone(inputs))
         order = ran or order
     return layers[order[-1]]
 
@@ -175,7 +181,7 @@ def fan_in(layer: Any) -> float:
     return layer.weight[0].numel()
 
 
-def unit_variance(model: nn.Module, inputs: Tensor, seed: int) -> None:
+def unit_variance(model: nn.Module, inputs: Batch, seed: int) -> None:
     """Draw the layers as the forward pass comes to them, and scale each so that its output has variance 1.
 
     All in one pass, since a layer is linear in its weight once its bias is zero. A layer that is not run stays as
@@ -211,7 +217,7 @@ def unit_variance(model: nn.Module, inputs: Tensor, seed: int) -> None:
     for name, layer in layers.items():
         layer.register_forward_hook(hook(name), with_kwargs=True)
     try:
-        trial(inputs.clone())  # a copy: a model may work in place
+        output_of(trial, clone(inputs))
     except Exception as error:  # whatever a user's model raises
         raise DataError(f"init = unit-variance: the model cannot be run on the examples: {error}") from error
     for name in ran:
@@ -248,8 +254,8 @@ def looked_through(parts: Parts, some: Examples) -> str | None:
     for name, layer in weighted_layers(trial).items():
         layer.register_forward_hook(hook(f"{name or 'of the model'} ({type(layer).__name__})"), with_kwargs=True)
     try:
-        output = trial(some.inputs.clone())  # a copy: a model may work in place
-        worse = against_zeros(parts.loss or cross_entropy, output, some.targets)
+        output = output_of(trial, clone(some.inputs))
+        worse = against_zeros(parts.loss or partial(classification, hyper=PLAIN), output, some.targets)
     except Exception:  # whatever a user's model or loss raises is told where it is needed
         return None
     return complaint(seen, worse, parts.settings.init)
@@ -261,9 +267,9 @@ def variation(values: Tensor) -> float:
     return float(apart.norm()) / math.sqrt(apart.numel())  # five times as fast as var
 
 
-def against_zeros(loss: LossFunction, output: Tensor, targets: Tensor) -> float:
+def against_zeros(loss: LossFunction, output: Any, targets: Batch) -> float:
     """The loss as a multiple of what it would be if the model gave zeros; 0 where that says nothing."""
-    zeros = float(loss(torch.zeros_like(output), targets))
+    zeros = float(loss(mapped(torch.zeros_like, output), targets))
     return float(loss(output, targets)) / zeros if zeros > 0 else 0.0
 
 

@@ -5,13 +5,16 @@ import math
 import statistics
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from fedaccord.core.batches import Batch, clone, count, output_of, together
+from fedaccord.core.errors import TaskError
 from fedaccord.core.params import load_params
 from fedaccord.core.protocols import Measured
-from fedaccord.core.records import Accepted, Examples, LossFunction, Metric, Params, Prepare
+from fedaccord.core.records import Accepted, ClientData, Examples, LossFunction, Metric, Params, Prepare
 
 EVAL_BATCH = 128
 """Activations of more examples at once no longer fit the cache: 500 of CIFAR-10 take a quarter longer."""
@@ -23,7 +26,7 @@ class Evaluator:
     def __init__(
         self,
         model: nn.Module,
-        examples: Examples,
+        examples: ClientData,
         prepare: Prepare,
         loss: LossFunction | None = None,
         metrics: Sequence[Metric] = (),
@@ -37,35 +40,42 @@ class Evaluator:
             ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) if workers > 1 else None
         )
 
-    @torch.no_grad()
-    def outputs(self, params: Params) -> list[Tensor]:
-        """The model's output for each batch of the set."""
+    def outputs(self, params: Params) -> list[tuple[Any, Batch]]:
+        """The model's output and the targets for each batch of the set."""
         load_params(self.model, params)
-        each = map if self.threads is None else self.threads.map
+        # a Dataset is read by one thread only: it need not stand several
+        each = map if self.threads is None or not isinstance(self.examples, Examples) else self.threads.map
         return list(each(self.output, range(0, len(self.examples), EVAL_BATCH)))
 
     @torch.no_grad()
-    def output(self, first: int) -> Tensor:
-        batch = self.examples.inputs[first : first + EVAL_BATCH]
-        result: Tensor = self.model(self.prepare(batch.clone(), None))  # a copy: a model may work in place
-        return result
+    def output(self, first: int) -> tuple[Any, Batch]:
+        batch = self.examples[first : first + EVAL_BATCH]
+        inputs = self.prepare(clone(batch.inputs), None)
+        return output_of(self.model, inputs), batch.targets
 
     @torch.no_grad()
     def loss(self, params: Params, clients: Sequence[Accepted] = ()) -> Measured:
         """The mean loss over the set."""
         assert self.loss_function is not None
         total = 0.0
-        for number, output in enumerate(self.outputs(params)):
-            targets = self.examples.targets[number * EVAL_BATCH : (number + 1) * EVAL_BATCH]
-            total += float(self.loss_function(output, targets)) * len(targets)
+        for output, targets in self.outputs(params):
+            total += float(self.loss_function(output, targets)) * count(targets)
         return Measured(total / len(self.examples))
 
     @torch.no_grad()
     def metrics(self, params: Params) -> dict[str, float]:
         """The metrics over the set, by name; one that is not a number is left out."""
-        output = torch.cat(self.outputs(params))
-        found = {metric.name: float(metric.measure(output, self.examples.targets)) for metric in self.wanted}
+        outputs, targets = map(together, zip(*self.outputs(params), strict=True))
+        found = {metric.name: measured(metric, outputs, targets) for metric in self.wanted}
         return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def measured(metric: Metric, outputs: Any, targets: Batch) -> float:
+    """One metric; whatever a user's function raises is told with its name."""
+    try:
+        return float(metric.measure(outputs, targets))
+    except Exception as error:
+        raise TaskError(f"metric {metric.name} failed: {type(error).__name__}: {error}") from error
 
 
 class ClientLosses:

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedaccord.client.training import REPORT_EXAMPLES, Site, minibatches, train
 from fedaccord.core.params import load_params
-from fedaccord.core.records import ClientData, Hyper, Order
+from fedaccord.core.records import Examples, Hyper, Order
 from fedaccord.data.prepare import as_stored
 from fedaccord.objectives import classification
 
@@ -26,7 +26,7 @@ def problem(examples=40, dtype=torch.float64):
     g = torch.Generator().manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)).to(dtype)
     load_params(model, {k: torch.randn(v.shape, generator=g) * 0.3 for k, v in model.state_dict().items()})
-    data = ClientData(torch.randn(examples, 5, generator=g).to(dtype), torch.randint(0, 3, (examples,), generator=g))
+    data = Examples(torch.randn(examples, 5, generator=g).to(dtype), torch.randint(0, 3, (examples,), generator=g))
     return model, data, {k: v.clone() for k, v in model.state_dict().items()}
 
 
@@ -87,7 +87,7 @@ def test_the_reported_loss_is_that_of_the_received_model():
 
 @given(st.integers(1, 200), st.integers(1, 70), st.integers(1, 50))
 def test_minibatches_are_shuffled_passes(examples, batch_size, steps):
-    data = ClientData(torch.zeros(examples, 1), torch.zeros(examples))
+    data = Examples(torch.zeros(examples, 1), torch.zeros(examples))
     index = minibatches(site(data), Order(1, (0,), {}, Hyper(0.1, steps, batch_size)), 0)
     assert index.shape == (steps, min(batch_size, examples))
     stream = index.flatten()

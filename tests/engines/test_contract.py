@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from fedaccord.client.training import Site, train
 from fedaccord.core.errors import EngineError, MatchingError
 from fedaccord.core.packages import flatten
-from fedaccord.core.records import ClientData, Order
+from fedaccord.core.records import Examples, Order
 from fedaccord.data.prepare import as_stored
 from fedaccord.engines.pool import PoolEngine, portable
 from fedaccord.engines.serial import SerialEngine
@@ -52,7 +52,7 @@ def make_site(model=None, method="FA", sizes=(3, 50, 0, 17, 17, 20), shape=(4,),
         for weight in model.parameters():
             weight.copy_(torch.randn(weight.shape, generator=g) * 0.3)
     clients = [
-        ClientData(torch.randn(n, *shape, generator=g).to(dtype), torch.randint(0, 3, (n,), generator=g)) for n in sizes
+        Examples(torch.randn(n, *shape, generator=g).to(dtype), torch.randint(0, 3, (n,), generator=g)) for n in sizes
     ]
     side = client_side(model, clients[1].inputs[:2], method)
     return Site(model, side, clients, as_stored, classification, cross_entropy, seed=9)

@@ -7,6 +7,7 @@ from torch import nn
 
 from fedaccord.core.errors import MatchingError
 from fedaccord.methods.matching.activations import Activation, Pooling, Weighted, observe, record
+from fedaccord.methods.matching.layers import Matching
 
 
 def names(events):
@@ -136,3 +137,77 @@ def test_a_model_that_asks_for_positions_gets_them(pool):
     output, events = record(Asking(), x)
     assert torch.equal(output, Asking()(x))
     assert [type(event) for event in events] == [Activation, Pooling, Activation, Activation]
+
+
+class Reader(nn.Module):
+    """Next token: an embedding, a recurrent layer, a score for each token at each place."""
+
+    def __init__(self, kind, batch_first):
+        super().__init__()
+        self.embed, self.recurrent = nn.Embedding(20, 8), kind(8, 16, batch_first=batch_first)
+        self.out, self.turn = nn.Linear(16, 20), not batch_first
+
+    def forward(self, x):
+        x = self.embed(x)
+        x = self.recurrent(x.transpose(0, 1))[0].transpose(0, 1) if self.turn else self.recurrent(x)[0]
+        return self.out(x)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize(("kind", "name"), [(nn.GRU, "gru#1"), (nn.LSTM, "lstm#1"), (nn.RNN, "rnn_tanh#1")])
+def test_a_recurrent_layer_is_one_of_interest_with_its_output_sequence(kind, name, batch_first):
+    model = Reader(kind, batch_first)
+    tokens = torch.randint(0, 20, (3, 12))
+    matching = Matching(model, tokens)
+    assert matching.names == ["input", name, "top"]
+    assert [layer.form for layer in matching.f] == ["each", "each"]
+    output, events = record(model, tokens)
+    (seen,) = [event for event in events if isinstance(event, Activation) and event.name == name]
+    x = model.embed(tokens)
+    expected = model.recurrent(x if batch_first else x.transpose(0, 1))[0]
+    assert torch.equal(seen.value, expected)
+    assert seen.finish(torch.tensor(100.0)) == 1  # what rebuilds it is brought into its range, that of tanh
+    loss = matching.loss(events, events)
+    by_hand = (matching.f[0].layer(seen.value if batch_first else seen.value.transpose(0, 1)) - x).square().sum() / 3
+    rebuilt = matching.f[1].layer(output).tanh()
+    by_hand = by_hand + (rebuilt - (expected if batch_first else expected.transpose(0, 1))).square().sum() / 3
+    assert torch.allclose(loss, by_hand)
+
+
+class Fused(nn.Module):
+    """A picture and a table, joined in the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.dense, self.joint = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(5, 6), nn.Linear(4 * 16 + 6, 3)
+
+    def forward(self, image, table):
+        seen = self.conv(image).relu().flatten(1)
+        return self.joint(torch.cat([seen, self.dense(table).tanh()], 1))
+
+
+def test_of_several_inputs_each_is_rebuilt_from_the_next_layer_and_nothing_is_rebuilt_from_an_input():
+    inputs = {"table": torch.randn(2, 5), "image": torch.randn(2, 1, 4, 4)}
+    matching = Matching(Fused(), inputs)
+    assert matching.names == ["input.image", "relu#1", "input.table", "tanh#1", "top"]
+    assert [(layer.form, layer.layer.in_features if layer.form != "conv" else 4) for layer in matching.f] == [
+        ("conv", 4),  # the picture from the convolution's output
+        ("fold", 6),  # that from the table's dense layer, the next layer of interest that is not given
+        ("each", 6),
+        ("each", 3),
+    ]
+    as_tuple = Matching(Fused(), (inputs["image"], inputs["table"]))
+    assert as_tuple.names == ["input.0", "relu#1", "input.1", "tanh#1", "top"]
+
+
+def test_of_an_output_of_several_tensors_the_first_is_the_top():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+        def forward(self, x):
+            return {"scores": self.inner(x), "extra": x}
+
+    assert Matching(Two(), torch.randn(2, 3)).names == ["input", "relu#1", "top"]
+    assert Matching(Two(), torch.randn(2, 3)).f[1].layer.in_features == 2

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fedaccord.client.training import Site, minibatches, train
 from fedaccord.core.errors import MatchingError
-from fedaccord.core.records import ClientData, Order
+from fedaccord.core.records import Examples, Order
 from fedaccord.data.prepare import as_stored
 from fedaccord.methods.matching.activations import Pooling, record
 from fedaccord.methods.matching.layers import Matching, undo
@@ -206,7 +206,7 @@ def test_weight_divergence_equals_autograd_on_the_penalised_loss(momentum):
     """Three steps of FA+WD against torch.optim.SGD on cross-entropy + wd_weight * ||w_t - w_t^i||^2, in float64."""
     model = randomise(nn.Linear(3, 2), 1).double()
     g = torch.Generator().manual_seed(0)
-    data = ClientData(torch.randn(6, 3, generator=g).double(), torch.tensor([0, 1, 0, 1, 1, 0]))
+    data = Examples(torch.randn(6, 3, generator=g).double(), torch.tensor([0, 1, 0, 1, 1, 0]))
     received = {k: v.clone() for k, v in model.state_dict().items()}
     order = Order(1, (0,), received, hyper(0.1, 3, batch_size=6, wd_weight=2.0, momentum=momentum))
     side = client_side(model, data.inputs[:2], "FA+WD")
@@ -478,7 +478,7 @@ def test_what_would_need_too_many_weights_is_averaged_over_its_positions(name, m
 def test_a_model_without_a_tensor_of_scores_is_a_typed_error():
     class Two(nn.Module):
         def forward(self, x):
-            return x.relu(), x
+            return [str(x.relu())]
 
-    with pytest.raises(MatchingError, match="gives a tuple"):
+    with pytest.raises(MatchingError, match="gives a list without a tensor"):
         Matching(Two(), torch.randn(2, 3))

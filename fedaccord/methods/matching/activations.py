@@ -1,7 +1,8 @@
 """Watches a model run: its layers of interest, in the order in which they run, and what lies between them.
 
-Layers of interest are the input (for token ids: the embedding), every point-wise non-linearity and the top layer. They
-are seen as function calls, so it does not matter whether the model says nn.ReLU(), F.relu(x) or x.relu(), or where.
+Layers of interest are the input (for token ids: the embedding), every point-wise non-linearity, every recurrent layer
+(its output sequence) and the top layer, which is the output. They are seen as function calls, so it does not matter
+whether the model says nn.ReLU(), F.relu(x) or x.relu(), or where. Of several inputs each is one, from its first use on.
 """
 
 from collections import Counter
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from fedaccord.core.batches import Batch, leaves, named_leaves, output_of
 from fedaccord.core.errors import MatchingError
 
 POINTWISE = frozenset(
@@ -28,6 +30,8 @@ POINTWISE = frozenset(
 MAX_POOLINGS = frozenset(f"{kind}max_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3))
 MEAN_POOLINGS = frozenset(f"{kind}avg_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3)) | {"mean"}
 CONVOLUTIONS = frozenset(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))
+RECURRENT = {"gru": torch.tanh, "lstm": torch.tanh, "rnn_tanh": torch.tanh, "rnn_relu": torch.relu}
+"""Recurrent layers, and the function in whose range their output lies."""
 INPUT, TOP = "input", "top"
 
 
@@ -40,6 +44,7 @@ class Activation:
     finish: Callable[[Tensor], Tensor] | None = None  # the point-wise function that made it
     tokens: bool = False  # whether its features are the last axis: (batch, tokens, features)
     inside: str = ""  # the module that was running, where that was followed
+    given: bool = False  # whether it is an input: nothing below it, so nothing is rebuilt from it
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Pooling:
 class Weighted:
     """A layer with weights between two layers of interest."""
 
-    kind: str  # conv, linear or embedding
+    kind: str  # conv, linear, embedding or recurrent
     kernel: tuple[int, ...] = ()
     tokens: bool = False  # whether it worked on each token by itself
 
@@ -67,9 +72,11 @@ Event = Activation | Pooling | Weighted
 class Recorder(TorchFunctionMode):
     """While this is entered every torch call is looked at, and what matters for matching is kept, in order."""
 
-    def __init__(self, positions: bool):
+    def __init__(self, positions: bool, inputs: Batch):
         super().__init__()
         self.positions = positions
+        self.waiting = [each for each in named_leaves(inputs) if each[1].is_floating_point()]  # not used yet
+        self.ids = [id(each) for each in leaves(inputs) if not each.is_floating_point()]
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()
         self.tokens = False
@@ -80,6 +87,8 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = func.__name__.strip("_")
+        if self.waiting:
+            self.use(args, kwargs)
         if name.removesuffix("_with_indices") in MAX_POOLINGS and self.positions:
             return self.max_pooling(name, args, kwargs)
         result = func(*args, **kwargs)
@@ -96,10 +105,15 @@ class Recorder(TorchFunctionMode):
         elif name in ("linear", "embedding"):
             self.tokens = result.dim() >= 3
             self.events.append(Weighted(name, tokens=self.tokens))
-            if name == "embedding" and not self.counts[INPUT]:
-                self.counts[INPUT] += 1
-                # token ids cannot be rebuilt, their embedding can
-                self.events.append(Activation(INPUT, result, tokens=self.tokens))
+            # token ids cannot be rebuilt, their embedding can
+            if name == "embedding" and (not self.counts[INPUT] or id(args[0] if args else kwargs["input"]) in self.ids):
+                self.give("", result, self.tokens)
+        elif name in RECURRENT:
+            self.counts[name] += 1
+            self.tokens = True
+            self.events.append(Weighted("recurrent", tokens=True))
+            inside = self.path[-1] if self.path else ""
+            self.events.append(Activation(f"{name}#{self.counts[name]}", result[0], RECURRENT[name], True, inside))
         elif name in MEAN_POOLINGS:
             given = args[0] if args else kwargs["input"]
             # over positions only: batch and channels must have survived
@@ -107,6 +121,22 @@ class Recorder(TorchFunctionMode):
                 ones = (1,) * (given.dim() - result.dim())
                 self.events.append(Pooling(given.shape, torch.Size((*result.shape, *ones))))
         return result
+
+    def use(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note the inputs that are among these arguments: from here on they are layers of interest."""
+        seen = {id(value) for value in (*args, *kwargs.values())}
+        for part in args:
+            seen |= {id(value) for value in part} if isinstance(part, list | tuple) else set()
+        for name, value in [each for each in self.waiting if id(each[1]) in seen]:
+            self.waiting = [each for each in self.waiting if each[1] is not value]
+            self.give(name, value, False)
+
+    def give(self, name: str, value: Tensor, tokens: bool) -> None:
+        """An input: of several, each by its own name, or else by a number."""
+        self.counts[INPUT] += 1
+        number = self.counts[INPUT]
+        label = f"{INPUT}.{name}" if name else f"{INPUT}#{number}" if number > 1 else INPUT
+        self.events.append(Activation(label, value, tokens=tokens, given=True))
 
     def max_pooling(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = args[0] if args else kwargs["input"]
@@ -124,8 +154,7 @@ class Recorder(TorchFunctionMode):
 
     def finished(self, output: Any, layers: Sequence[str] | None = None) -> list[Event]:
         """The events of a run that ended with this output, from the first layer of interest to the last."""
-        if not isinstance(output, Tensor):
-            raise MatchingError(f"the model gives a {type(output).__name__}, not a tensor")
+        output = first_tensor(output)
         events = self.events
         if not (events and isinstance(events[-1], Activation) and events[-1].value is output):
             events.append(Activation(TOP, output))
@@ -134,6 +163,15 @@ class Recorder(TorchFunctionMode):
         if layers is not None:
             events = [event for event in events if not isinstance(event, Activation) or event.name in layers]
         return trimmed(events)
+
+
+def first_tensor(output: Any) -> Tensor:
+    """The output; of a tuple or dict its first tensor."""
+    parts = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else [output]
+    found = next((part for part in parts if isinstance(part, Tensor)), None)
+    if found is None:
+        raise MatchingError(f"the model gives a {type(output).__name__} without a tensor")
+    return found
 
 
 def as_tuple(size: Any) -> tuple[int, ...]:
@@ -149,7 +187,7 @@ def call_again(func: Callable[..., Any], rest: tuple[Any, ...], kwargs: dict[str
 @contextmanager
 def recording(
     model: nn.Module,
-    inputs: Tensor,
+    inputs: Batch,
     layers: Sequence[str] | None = None,
     positions: bool = True,
     follow: bool = False,
@@ -159,10 +197,10 @@ def recording(
     `layers` chooses the layers of interest by name. `positions` keeps those of max-poolings. `follow` notes in which
     module each point-wise function runs.
     """
-    recorder = Recorder(positions)
-    if inputs.is_floating_point():
-        recorder.events.append(Activation(INPUT, inputs))
-        recorder.counts[INPUT] += 1
+    recorder = Recorder(positions, inputs)
+    if isinstance(inputs, Tensor) and inputs.is_floating_point():  # whatever becomes of it first
+        recorder.waiting.clear()
+        recorder.give("", inputs, False)
     with ExitStack() as stack:
         modules = dict(model.named_modules()) if follow or layers else {}
         for name in modules if follow else ():
@@ -178,14 +216,14 @@ def recording(
 
 def record(
     model: nn.Module,
-    inputs: Tensor,
+    inputs: Batch,
     layers: Sequence[str] | None = None,
     positions: bool = True,
     follow: bool = False,
-) -> tuple[Tensor, list[Event]]:
+) -> tuple[Any, list[Event]]:
     """Run the model; its output, and the events from the first layer of interest to the last."""
     with recording(model, inputs, layers, positions, follow) as recorder:
-        output = model(inputs)
+        output = output_of(model, inputs)
     return output, recorder.finished(output, layers)
 
 
@@ -213,7 +251,7 @@ def keep_output(recorder: Recorder, name: str, module: nn.Module, inputs: Any, o
 
 
 @torch.no_grad()
-def observe(model: nn.Module, inputs: Tensor, layers: Sequence[str] | None = None) -> list[Event]:
+def observe(model: nn.Module, inputs: Batch, layers: Sequence[str] | None = None) -> list[Event]:
     """A trial run in eval mode that leaves the model as it was; a MatchingError if there is nothing to match."""
     was_training = model.training
     try:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedaccord.core.batches import Batch, mapped
 from fedaccord.methods.matching.activations import Activation, Pooling, record
 from fedaccord.methods.matching.layers import Matching, MatchingLayer, pairs
 
@@ -23,10 +24,10 @@ class Row:
     flops: int = 0  # of one example, forward
 
 
-def describe(model: nn.Module, matching: Matching, inputs: Tensor) -> tuple[list[Row], int, int]:
+def describe(model: nn.Module, matching: Matching, inputs: Batch) -> tuple[list[Row], int, int]:
     """A row a layer of interest, from the input up; the model's own parameters; its FLOPs for one example."""
     with torch.no_grad(), FlopCounterMode(display=False) as own:
-        _, events = record(model.eval(), inputs[:1], matching.layers, follow=True)
+        _, events = record(model.eval(), mapped(lambda x: x[:1], inputs), matching.layers, follow=True)
     rows = []
     for layer, (below, between, above) in zip(matching.f, pairs(matching.turned(events)), strict=True):
         assert isinstance(layer, MatchingLayer)
@@ -35,7 +36,8 @@ def describe(model: nn.Module, matching: Matching, inputs: Tensor) -> tuple[list
             layer(above.value, poolings, below.value)
         unpooled = sum(pooling.positions is not None for pooling in poolings) if layer.form in ("conv", "fold") else 0
         text = f"{layer.form}: {layer.layer}" + (f", unpooled {unpooled}x" if unpooled else "")
-        text += f", {below.name.split('#')[0]}" if below.finish is not None else ""
+        if below.finish is not None:  # a recurrent layer has the function of its range, any other is one
+            text += f", {getattr(below.finish, '__name__', below.name.split('#')[0])}"
         size = sum(weight.numel() for weight in layer.parameters())
         shape = tuple(below.value.shape[1:])
         rows.append(Row(below.name, below.inside, shape, text, size, cost.get_total_flops()))
@@ -45,7 +47,7 @@ def describe(model: nn.Module, matching: Matching, inputs: Tensor) -> tuple[list
     return rows, sum(weight.numel() for weight in model.parameters()), own.get_total_flops()
 
 
-def matching_report(model: nn.Module, inputs: Tensor, layers: Sequence[str] | None = None, kernel: int = 0) -> str:
+def matching_report(model: nn.Module, inputs: Batch, layers: Sequence[str] | None = None, kernel: int = 0) -> str:
     """The same as text: what `fedaccord matching` prints. `inputs`: two examples or more, as the model sees them."""
     matching = Matching(model, inputs, layers, kernel)
     rows, parameters, flops = describe(model, matching, inputs)

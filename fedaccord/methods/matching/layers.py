@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import interpolate
 
+from fedaccord.core.batches import Batch, count
 from fedaccord.core.errors import MatchingError
-from fedaccord.methods.matching.activations import INPUT, Activation, Event, Pooling, Weighted, observe
+from fedaccord.methods.matching.activations import Activation, Event, Pooling, Weighted, observe
 
 LARGEST_LINEAR = 2**26
 """Weights of a dense f_j beyond which the upper layer is first averaged over its positions."""
@@ -38,7 +39,7 @@ class MatchingLayer(nn.Module):
         target, source = below.value.shape[1:], above.value.shape[1:]
         weighted = [event for event in between if isinstance(event, Weighted)]
         poolings = [event for event in between if isinstance(event, Pooling)]
-        tokens = below.tokens or (below.name == INPUT and len(target) >= 2 and bool(weighted) and weighted[0].tokens)
+        tokens = below.tokens or (below.given and len(target) >= 2 and bool(weighted) and weighted[0].tokens)
         self.form = form_of(source, target, tokens)
         self.step = step  # size of its gradients; 0: as they come
         self.early = 0  # how many of the poolings are undone after the weights, because they came before them
@@ -166,7 +167,7 @@ class Matching(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        inputs: Tensor,
+        inputs: Batch,
         layers: Sequence[str] | None = None,
         kernel: int = 0,
         step: float = 0.0,
@@ -175,10 +176,10 @@ class Matching(nn.Module):
         super().__init__()
         self.layers = None if layers is None else tuple(layers)
         seen = observe(model, inputs, layers)
-        steps = pairs(batch_first(seen, len(inputs)))
+        steps = pairs(batch_first(seen, count(inputs)))
         # which layers of interest are sequence-first: decided here, as later a batch may be as long as a sequence
         found = [event for event in seen if isinstance(event, Activation)]
-        self.turn = [event.value.shape[0] != len(inputs) for event in found]
+        self.turn = [event.value.shape[0] != count(inputs) for event in found]
         self.names = [below.name for below, _, _ in steps] + [steps[-1][2].name]
         self.f = nn.ModuleList(MatchingLayer(below, between, above, kernel, step) for below, between, above in steps)
         for layer, (_, _, above) in zip(self.f, steps, strict=True):
@@ -216,16 +217,16 @@ class Matching(nn.Module):
             )
         total = None
         for layer, target, (below, between, above) in zip(self.f, targets, pairs(trained), strict=False):
-            count = len(target.value)
-            poolings = [cut(event, count) for event in between if isinstance(event, Pooling)]
+            examples = len(target.value)
+            poolings = [cut(event, examples) for event in between if isinstance(event, Pooling)]
             # no slice of a whole batch: its gradient would be a copy, laid out otherwise
-            upper = above.value if len(above.value) == count else above.value[:count]
+            upper = above.value if len(above.value) == examples else above.value[:examples]
             rebuilt = layer(upper, poolings, target.value)
             if below.finish is not None:
                 rebuilt = below.finish(rebuilt)
             # PAPER (Eq. 1): squared norm; the prose says "mean squared". HERE: sum over features, mean over the batch.
             # WHY: Eq. 1 is per point; the weight that the paper leaves out is rm_weight.
-            term = squared_distance(rebuilt, target.value) / count
+            term = squared_distance(rebuilt, target.value) / examples
             total = term if total is None else total + term
         assert total is not None  # there are at least two layers of interest
         return total
@@ -278,17 +279,21 @@ def turn(activation: Activation, batch: int) -> Activation:
 
 
 def pairs(events: Sequence[Event]) -> list[tuple[Activation, list[Event], Activation]]:
-    """(a_j, what lies between, a_{j+1}) for each pair of consecutive layers of interest."""
+    """(a_j, what lies between, a_{j+1}) for each pair of consecutive layers of interest.
+
+    An input is rebuilt, but nothing is rebuilt from it: of several, each from the next layer that is none.
+    """
     found: list[tuple[Activation, list[Event], Activation]] = []
-    below: Activation | None = None
-    between: list[Event] = []
+    waiting: list[tuple[Activation, list[Event]]] = []
     for event in events:
-        if not isinstance(event, Activation):
-            between.append(event)
-            continue
-        if below is not None:
-            found.append((below, between, event))
-        below, between = event, []
+        if isinstance(event, Activation) and not (event.given and waiting):
+            found += [(below, between, event) for below, between in waiting]
+            waiting = [(event, [])]
+        elif isinstance(event, Activation):
+            waiting.append((event, []))
+        else:
+            for _, between in waiting:
+                between.append(event)
     return found
 
 

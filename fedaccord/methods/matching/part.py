@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedaccord.core.batches import Batch, mapped
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import OWN, Beginning, Built, ClientPart, End, Outgoing, Part, Slot, Slots, Work
 from fedaccord.core.records import Params
@@ -30,17 +31,18 @@ class MatchingWork(Work):
         self.shared: Sequence[nn.Module] = (part.frozen,)
 
     @contextmanager
-    def watch(self, inputs: Tensor) -> Iterator[None]:
+    def watch(self, inputs: Batch) -> Iterator[None]:
         with recording(self.model, inputs, self.part.matching.layers) as recorder:
             yield
         self.recorder = recorder
 
-    def term(self, inputs: Tensor, output: Tensor, targets: Tensor) -> Tensor:
+    def term(self, inputs: Batch, output: Any, targets: Batch) -> Tensor:
         """Eq. 2, second term: rm_weight * L_M(x; w_i, w, theta_i)."""
         part = self.part
         trained = self.recorder.finished(output, part.matching.layers)
         with torch.no_grad():
-            _, fixed = record(part.frozen, inputs[: part.batch], part.matching.layers, positions=False)
+            some = mapped(lambda x: x[: part.batch], inputs)
+            _, fixed = record(part.frozen, some, part.matching.layers, positions=False)
         return self.weight * part.matching.loss(trained, fixed)
 
 
@@ -93,7 +95,7 @@ class RepresentationMatching(Part):
     def client(self, built: Built) -> ClientPart:
         return MatchingPart(built)
 
-    def explain(self, model: nn.Module, inputs: Tensor, settings: Mapping[str, Any]) -> str:
+    def explain(self, model: nn.Module, inputs: Batch, settings: Mapping[str, Any]) -> str:
         """What matching would do to this model, as a table."""
         return matching_report(model, inputs, layer_names(settings["rm_layers"]), settings["rm_kernel"])
 

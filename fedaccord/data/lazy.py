@@ -1,0 +1,150 @@
+"""A map-style Dataset that is read as it is needed: its items are never all in memory."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from fedaccord.core.batches import count, is_batch, mapped
+from fedaccord.core.errors import DataError, FedAccordError
+from fedaccord.core.records import Examples
+from fedaccord.core.seeds import generator, global_seed, other_seeds
+
+Collate = Callable[[list[Any]], Any]
+"""A list of a Dataset's items -> (inputs, targets) of a batch."""
+
+
+def stacked(items: list[Any]) -> Any:
+    """Pairs (input, target) as a pair of batches; doubles, which Python and NumPy have by default, become floats."""
+    try:
+        inputs, targets = default_collate(items)
+    except RuntimeError as error:
+        raise DataError(f"its items are not of one shape, so give a collate function: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise DataError(f"expected items that are pairs (input, target) of tensors or numbers: {error}") from None
+    return plain(inputs), plain(targets)
+
+
+def plain(batch: Any) -> Any:
+    batch = tuple(batch) if isinstance(batch, list) else batch
+    floats = torch.get_default_dtype()
+    return mapped(lambda x: x.to(floats) if x.dtype == torch.float64 else x, batch) if is_batch(batch) else batch
+
+
+@dataclass(frozen=True)
+class LazyExamples:
+    """Examples that a Dataset reads, one item at a time, in the order in which they are asked for.
+
+    label    whose they are, for an error's sake
+    check    called with each batch that was read and the numbers of its items; raises DataError if it is not sound
+    readers  processes that read ahead while a client trains; 0: it reads what it needs when it needs it
+    """
+
+    dataset: Dataset[Any]
+    label: str
+    collate: Collate = stacked
+    check: Callable[[Examples, Sequence[int]], Examples] = lambda batch, numbers: batch
+    readers: int = 0
+    chosen: np.ndarray | None = None  # the numbers of the items that belong to it; None: all
+    device: torch.device | str = "cpu"
+
+    def __len__(self) -> int:
+        return len(self.dataset) if self.chosen is None else len(self.chosen)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: Any) -> Examples:
+        numbers = self.numbers(index)
+        return self.made([self.item(number) for number in numbers], numbers)
+
+    def batches(self, index: Tensor, draw: torch.Generator) -> Iterator[Examples]:
+        if self.readers:
+            rows = Rows(replace(self, device="cpu"), index)
+            loader = DataLoader(rows, batch_size=None, collate_fn=as_is, num_workers=self.readers, generator=draw)
+            yield from (unwrapped(made).to(self.device) for made in loader)
+            return
+        with other_seeds(draw):
+            yield from (self[row] for row in index)
+
+    def part(self, index: Any) -> "LazyExamples":
+        return replace(self, chosen=np.asarray(self.numbers(index), np.int64))
+
+    def to(self, device: torch.device | str) -> "LazyExamples":
+        return replace(self, device=device)
+
+    def marks(self) -> Iterable[Tensor]:
+        """Its length, and the first and the last of its items."""
+        with global_seed(0, "marks"), other_seeds(generator(0, "marks")):  # it may draw as it is read
+            ends = self[torch.tensor([0, len(self) - 1])].marks() if len(self) else ()
+        return (torch.tensor(len(self)), *ends)
+
+    def numbers(self, index: Any) -> list[int]:
+        """The numbers in the Dataset of what is asked for."""
+        if isinstance(index, slice):
+            index = range(len(self))[index]
+        wanted = np.asarray(index)
+        if wanted.dtype == bool:
+            wanted = np.flatnonzero(wanted)
+        result: list[int] = (wanted if self.chosen is None else self.chosen[wanted.astype(np.int64)]).tolist()
+        return result
+
+    def item(self, number: int) -> Any:
+        try:
+            return self.dataset[number]
+        except FedAccordError:
+            raise
+        except Exception as error:  # whatever a user's Dataset raises
+            raise DataError(f"{self.label}: item {number} cannot be read: {type(error).__name__}: {error}") from error
+
+    def made(self, items: list[Any], numbers: Sequence[int]) -> Examples:
+        """A batch of these items, checked; `numbers`: which they are."""
+        try:
+            made = self.collate(items)
+        except FedAccordError as error:
+            raise DataError(f"{self.label}: {error}") from None
+        except Exception as error:  # whatever a user's function raises
+            raise DataError(f"{self.label}: collate failed: {type(error).__name__}: {error}") from error
+        if not (isinstance(made, tuple | list) and len(made) == 2 and all(map(is_batch, made))):
+            raise DataError(
+                f"{self.label}: collate gives {described(made)}, expected a pair (inputs, targets), each a tensor or "
+                "a tuple or dict of tensors"
+            )
+        inputs, targets = made
+        if count(inputs) != count(targets):
+            raise DataError(f"{self.label}: collate gives {count(inputs)} inputs and {count(targets)} targets")
+        return self.check(Examples(inputs, targets), numbers).to(self.device)
+
+
+def described(value: Any) -> str:
+    """What kind of thing it is, in a few words."""
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {', '.join(type(part).__name__ for part in value) or 'nothing'}"
+    return f"a {type(value).__name__}"
+
+
+class Rows(Dataset[Any]):
+    """The batches of some rows of numbers, as a reading process makes them; an error is handed over as a value."""
+
+    def __init__(self, data: LazyExamples, index: Tensor):
+        self.data, self.index = data, index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, row: int) -> Examples | FedAccordError:
+        try:
+            return self.data[self.index[row]]
+        except FedAccordError as error:
+            return error
+
+
+def unwrapped(made: Examples | FedAccordError) -> Examples:
+    if isinstance(made, FedAccordError):
+        raise made
+    return made
+
+
+def as_is(made: Any) -> Any:
+    return made
