@@ -3,7 +3,7 @@
 import copy
 import tomllib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,12 @@ from fedaccord.core.algorithm import handed_out, measuring
 from fedaccord.core.errors import DataError, FedAccordWarning, RunError
 from fedaccord.core.params import load_params
 from fedaccord.core.protocols import Method, Part
-from fedaccord.core.records import ClientData, LossFunction, Metric, Prepare, RoundLog, ServerState
+from fedaccord.core.records import ClientData, LossFunction, Prepare, RoundLog, ServerState
 from fedaccord.data.lazy import Collate
 from fedaccord.data.prepare import as_stored
 from fedaccord.data.sets import Data, as_examples
 from fedaccord.methods.registry import as_method
-from fedaccord.objectives import Measure, metrics_of
+from fedaccord.metrics import Metrics, metrics_of
 from fedaccord.runtime.build import simulation_of
 from fedaccord.runtime.drive import drive
 from fedaccord.runtime.folder import RunFolder, read_raw
@@ -61,7 +61,8 @@ def federate(
     seed: int = 0,
     *,
     loss: LossFunction | None = None,
-    metrics: Mapping[str, Measure | Metric] | None = None,
+    metrics: Metrics | None = None,
+    better: str | None = None,
     prepare: Prepare = as_stored,
     collate: Collate | None = None,
     folder: str | Path | None = None,
@@ -77,7 +78,9 @@ def federate(
     test        if given, the metrics on it are recorded as training goes on
     method      what clients and server do: a name such as FA+RM+AH, or a Method or Part of your own
     loss        loss(output, targets), the mean over a batch; None: classification (Eq. 8 where clients differ)
-    metrics     name -> function(outputs, targets) or Metric; None: accuracy, or the loss that is given
+    metrics     what is measured on the test set: names (accuracy, f1, auc, perplexity, bits, mae, mse, r2), or name ->
+                function(outputs, targets) or Metric; None: accuracy, or the loss that is given
+    better      the metric to judge by, where it is not the first
     collate     a list of a Dataset's items -> (inputs, targets) of a batch; None: they are stacked
     prepare     stored inputs -> what the model sees; gets a generator in training, None otherwise
     folder      a run folder, kept up to date every round; if it holds this run already, training goes on from there
@@ -117,8 +120,9 @@ def federate(
         method=chosen,
     )
     model = copy.deepcopy(model)
+    judged = metrics_of(metrics, loss, better)
     whole = with_server_steps(chosen, resolved.values())
-    setup = simulation_of(Parts(resolved, whole, model, prepare, data, held, tested, loss, metrics_of(metrics, loss)))
+    setup = simulation_of(Parts(resolved, whole, model, prepare, data, held, tested, loss, judged))
     with nullcontext() if folder is None else open_folder(Path(folder), setup.settings) as place:
         outcome = drive(setup, place, choose(setup, as_json=False) if show else None)
     for sentence in outcome.warnings:

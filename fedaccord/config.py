@@ -164,6 +164,10 @@ class Settings:
     test_every: int = at_least(
         1, 10, "Measure the test metrics every so many rounds (and after the last).", role=OBSERVATION
     )
+    metrics: str = setting(
+        "", "What is measured on the test set, with commas: accuracy, f1, auc, perplexity, bits, mae, mse, r2 (as the "
+        "task says if empty); the first is the one to judge by.", role=OBSERVATION,
+    )  # fmt: skip
     tensorboard: bool = setting(False, "Also write TensorBoard's event files (extra: trackers).", role=OPERATION)
     mlflow: bool = setting(False, "Also log to MLflow, or into the run folder (extra: trackers).", role=OPERATION)
     checkpoint_every: int = at_least(

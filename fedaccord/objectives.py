@@ -1,14 +1,13 @@
-"""What clients minimise and what models are judged by: the default for classification, and a user's own."""
+"""What clients minimise: the default for classification, and a user's own."""
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 
-from fedaccord.core.records import IGNORED, Hyper, LossFunction, Metric, Objective
+from fedaccord.core.records import IGNORED, Hyper, LossFunction, Objective
 
 
 def classification(output: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
@@ -79,26 +78,8 @@ class Classification(torch.autograd.Function):
         return outer[0] * gradient, None, None, None
 
 
-def accuracy(output: Tensor, targets: Tensor) -> float:
-    """The share of right answers."""
-    return int((output.argmax(-1) == targets).sum()) / max(1, int((targets != IGNORED).sum()))
-
-
-ACCURACY = Metric("accuracy", accuracy, higher=True, percent=True)
-
-
-Measure = Callable[[Tensor, Tensor], float]
-
-
 def objective_of(loss: LossFunction | None) -> Objective:
     """A user's loss(output, targets) as an objective; None: classification with the entropy term."""
     if loss is None:
         return classification
     return lambda output, targets, hyper: loss(output, targets)
-
-
-def metrics_of(given: Mapping[str, Measure | Metric] | None, loss: LossFunction | None) -> tuple[Metric, ...]:
-    """A task's metrics. Without any, a classification has its accuracy, and a loss of one's own is the metric."""
-    if given is not None:
-        return tuple(each if isinstance(each, Metric) else Metric(name, each) for name, each in given.items())
-    return (ACCURACY,) if loss is None else (Metric("loss", lambda output, target: float(loss(output, target)), False),)

@@ -13,13 +13,13 @@ from fedaccord import config
 from fedaccord.config import Settings
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.modules import load_variable
-from fedaccord.core.records import LossFunction, Metric, Prepare
+from fedaccord.core.records import LossFunction, Prepare
 from fedaccord.data import cifar10, digits, fashion_mnist, mnist, own, speech_commands
 from fedaccord.data.lazy import Collate
 from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import Data, DataSet
+from fedaccord.metrics import Metrics
 from fedaccord.models import cifar_cnn, kws_cnn, mnist_mlp
-from fedaccord.objectives import Measure
 
 ALIKE = ("iid", "quantity")
 """Splits whose clients are alike in classes: they use a task's iid schedule, all others its non-iid one."""
@@ -37,7 +37,9 @@ class Task:
     load_my_data      client number -> what that client holds: called on the client's own machine, nothing is divided
     load_server_data  the server's validation and test set, where there is no `data`; either may be None
     loss              loss(output, targets), the mean over a batch; None: classification (Eq. 8 where clients differ)
-    metrics           name -> function(outputs, targets) or Metric, on the test set; None: accuracy, or the loss
+    metrics           what is measured on the test set: names, or name -> function(outputs, targets) or Metric; None:
+                      accuracy, or the loss
+    better            the metric to judge by, where it is not the first
     collate           a list of a Dataset's items -> (inputs, targets) of a batch; None: they are stacked
 
     `settings` are the task's defaults, `schedule` its tuned baseline for "iid" and "non-iid" clients.
@@ -50,7 +52,8 @@ class Task:
     settings: Mapping[str, Any] = field(default_factory=dict)
     schedule: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     loss: LossFunction | None = None
-    metrics: Mapping[str, Measure | Metric] | None = None
+    metrics: Metrics | None = None
+    better: str | None = None
     load_my_data: Callable[[int], Data] | None = None
     load_server_data: Callable[[], tuple[Data | None, Data | None]] | None = None
     collate: Collate | None = None

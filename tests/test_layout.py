@@ -19,7 +19,7 @@ BASE = {"core"}
 BESIDE = {"methods", "policy", "client", "server", "data"}
 """Stand side by side: they meet in the protocols of core."""
 ENGINES = {"engines", "flower"}
-DEFINITIONS = {"tasks", "models", "config", "objectives", "api"}
+DEFINITIONS = {"tasks", "models", "config", "objectives", "metrics", "api"}
 """Stand beside runtime."""
 
 # part -> the parts of fedaccord that it may import besides itself and core
@@ -32,10 +32,11 @@ ALLOWED = {
     "data": set(),
     "models": set(),
     "objectives": set(),
+    "metrics": set(),
     "engines": BESIDE,
     "flower": BESIDE,
     "config": BESIDE,
-    "tasks": BESIDE | {"models", "config", "objectives"},
+    "tasks": BESIDE | {"models", "config", "metrics"},
     "runtime": BESIDE | ENGINES | DEFINITIONS,
     "api": BESIDE | ENGINES | DEFINITIONS | {"runtime"},
     "report": {"runtime", "config", "policy", "methods"},

@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers import hyper
 
+from fedaccord.core.records import IGNORED
 from fedaccord.objectives import classification, default_entropy_min
 
 
@@ -51,3 +52,14 @@ def test_a_minimum_left_open_follows_the_number_of_scores():
     left_open = classification(logits, targets, hyper(entropy_min=None, entropy_weight=1.0))
     assert default_entropy_min(7) == round(0.87 * math.log(7), 4)
     assert left_open == classification(logits, targets, hyper(entropy_min=default_entropy_min(7), entropy_weight=1.0))
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.7])
+def test_in_a_sequence_every_place_that_has_a_target_is_a_sample(weight):
+    rng = np.random.default_rng(1)
+    logits, targets = rng.normal(size=(3, 4, 6)) * 3, rng.integers(0, 6, (3, 4))
+    targets[0, 2:] = IGNORED
+    h = hyper(entropy_min=1.5, entropy_weight=weight)
+    loss = classification(torch.from_numpy(logits), torch.from_numpy(targets), h)
+    there = targets != IGNORED
+    assert float(loss) == pytest.approx(oracle(logits[there], targets[there], 1.5, weight), rel=1e-12)

@@ -23,6 +23,7 @@ from fedaccord.core.files import make_folder
 from fedaccord.core.processes import die_with, usable_cores
 from fedaccord.experiments.study import Cell, done
 from fedaccord.methods.registry import find
+from fedaccord.metrics import METRICS
 from fedaccord.runtime.drive import stop_request
 from fedaccord.runtime.folder import ROUNDS, SETTINGS, pack
 
@@ -273,7 +274,8 @@ def price(cell: Cell, rounds: int) -> float:
 
 
 def standing(lane: Lane) -> str:
-    shown = [f"{100 * v:.2f} %" if name == "accuracy" else f"{name} {v:.4g}" for name, v in lane.metrics.items()]
+    shares = {name for name, metric in METRICS.items() if metric.percent}
+    shown = [f"{100 * v:.2f} %" if name in shares else f"{name} {v:.4g}" for name, v in lane.metrics.items()]
     return ", ".join([f"round {lane.round}/{lane.cell.settings.rounds}", *shown])
 
 

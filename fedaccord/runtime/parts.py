@@ -16,7 +16,7 @@ from fedaccord.data import partition
 from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import Data, DataSet, as_examples
 from fedaccord.methods.registry import find
-from fedaccord.objectives import metrics_of
+from fedaccord.metrics import metrics_of
 from fedaccord.server.steps import with_server_steps
 from fedaccord.tasks import Task
 
@@ -95,7 +95,7 @@ def assembled(
 ) -> Parts:
     """A task's model, method, loss and metrics, with this data."""
     method = with_server_steps(find(settings.method), settings.values())
-    metrics = metrics_of(task.metrics, task.loss)
+    metrics = metrics_of(settings.metrics or task.metrics, task.loss, None if settings.metrics else task.better)
     return Parts(settings, method, build(task, settings), prepare, clients, validation, test, task.loss, metrics)
 
 

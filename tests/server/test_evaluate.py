@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from fedaccord.core.protocols import Measured
 from fedaccord.core.records import Accepted, Examples
 from fedaccord.data.prepare import as_stored
-from fedaccord.objectives import ACCURACY
+from fedaccord.metrics import METRICS
 from fedaccord.server.evaluate import EVAL_BATCH, ClientLosses, Evaluator
 
 
@@ -24,7 +24,7 @@ def test_loss_and_accuracy_against_numpy_over_more_than_one_batch():
     }
     scores = x.numpy() @ params["weight"].numpy().T + params["bias"].numpy()
     log_p = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
-    judge = Evaluator(model, Examples(x, y), as_stored, cross_entropy, [ACCURACY])
+    judge = Evaluator(model, Examples(x, y), as_stored, cross_entropy, [METRICS["accuracy"]])
     assert judge.loss(params).loss == pytest.approx(-log_p[np.arange(count), y.numpy()].mean(), rel=1e-12)
     assert judge.metrics(params) == {"accuracy": (scores.argmax(axis=1) == y.numpy()).mean()}
 
@@ -73,6 +73,8 @@ def test_any_number_of_workers_gives_the_same_bits():
     g = torch.Generator().manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 4))
     examples = Examples(torch.randn(1000, 6, generator=g), torch.randint(0, 4, (1000,), generator=g))
-    made = [Evaluator(model, examples, as_stored, cross_entropy, [ACCURACY], workers) for workers in (1, 2, 3)]
+    made = [
+        Evaluator(model, examples, as_stored, cross_entropy, [METRICS["accuracy"]], workers) for workers in (1, 2, 3)
+    ]
     found = [(each.loss(model.state_dict()), each.metrics(model.state_dict())) for each in made]
     assert found[0] == found[1] == found[2]

@@ -1,0 +1,151 @@
+"""Metrics by name: what a model is judged by on a test set, and which way is better.
+
+Classes: outputs are scores (examples, classes), or (examples, places, classes) for sequences; targets class numbers.
+Labels that do not exclude each other: outputs are logits and targets zeros and ones, both (examples, labels).
+Anything else: outputs and targets of one shape.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+from fedaccord.core.batches import Batch
+from fedaccord.core.errors import SettingsError
+from fedaccord.core.records import IGNORED, LossFunction, Metric
+
+Measure = Callable[[object, Batch], float]
+Metrics = str | Sequence[str | Metric] | Mapping[str, Measure | Metric]
+"""The forms in which metrics may be asked for: names, with commas or as a list, or functions by name."""
+
+
+def accuracy(output: Tensor, targets: Tensor) -> float:
+    """The share of right answers; of labels that do not exclude each other, the share of right labels."""
+    if not is_classes(output, targets):
+        return float(((output > 0) == (targets > 0.5)).double().mean())
+    return int((output.argmax(-1) == targets).sum()) / max(1, int((targets != IGNORED).sum()))
+
+
+def f1(output: Tensor, targets: Tensor) -> float:
+    """The mean of the classes' (or labels') F1, each counting the same."""
+    from sklearn.metrics import f1_score
+
+    if not is_classes(output, targets):
+        return float(f1_score(targets.numpy() > 0.5, output.numpy() > 0, average="macro", zero_division=0.0))
+    scores, numbers = samples(output, targets)
+    return float(f1_score(numbers.numpy(), scores.argmax(1).numpy(), average="macro", zero_division=0.0))
+
+
+def auc(output: Tensor, targets: Tensor) -> float:
+    """The area under the ROC curve; of several classes (each against the rest) or labels the mean. Not a number where
+    no class is both present and absent."""
+    from sklearn.metrics import roc_auc_score
+
+    if is_classes(output, targets):
+        scores, numbers = samples(output, targets)
+        columns, hits = scores.softmax(1), one_hot(numbers, scores.shape[1]).bool()
+        if columns.shape[1] == 2:  # either says the same
+            columns, hits = columns[:, 1:], hits[:, 1:]
+    else:
+        columns, hits = output.reshape(len(output), -1), targets.reshape(len(targets), -1) > 0.5
+    pairs = zip(columns.T, hits.T, strict=True)
+    areas = [roc_auc_score(hit.numpy(), score.numpy()) for score, hit in pairs if hit.any() and not hit.all()]
+    return math.fsum(areas) / len(areas) if areas else math.nan
+
+
+def likelihood(output: Tensor, targets: Tensor) -> float:
+    """The mean cross-entropy in nats."""
+    return float(cross_entropy(*samples(output, targets)))
+
+
+def perplexity(output: Tensor, targets: Tensor) -> float:
+    return math.exp(min(likelihood(output, targets), 700.0))  # beyond that there is no such float
+
+
+def bits(output: Tensor, targets: Tensor) -> float:
+    """A character (or whatever a class is) in bits."""
+    return likelihood(output, targets) / math.log(2)
+
+
+def mae(output: Tensor, targets: Tensor) -> float:
+    return float(difference(output, targets).abs().mean())
+
+
+def mse(output: Tensor, targets: Tensor) -> float:
+    return float(difference(output, targets).square().mean())
+
+
+def r2(output: Tensor, targets: Tensor) -> float:
+    """The share of the targets' variance that is explained; not a number where they do not vary."""
+    varies = float((targets.double() - targets.double().mean(0)).square().mean())
+    return 1 - mse(output, targets) / varies if varies else math.nan
+
+
+def difference(output: Tensor, targets: Tensor) -> Tensor:
+    """A column and a row of the same numbers are no matrix of differences."""
+    if output.shape != targets.shape and output.numel() == targets.numel():
+        output = output.reshape(targets.shape)
+    if output.shape != targets.shape:
+        raise ValueError(f"outputs of shape {tuple(output.shape)}, targets of {tuple(targets.shape)}")
+    return output.double() - targets.double()
+
+
+def is_classes(output: Tensor, targets: Tensor) -> bool:
+    """Whether the targets are class numbers and the outputs a score for each class."""
+    return not targets.is_floating_point() and output.dim() == targets.dim() + 1
+
+
+def samples(output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """(samples, classes) and (samples,), of sequences every place that has a target."""
+    if not is_classes(output, targets):
+        raise ValueError(f"wants class numbers and a score for each class, not outputs of shape {tuple(output.shape)}")
+    scores, numbers = output.flatten(0, -2), targets.flatten()
+    there = numbers != IGNORED
+    return scores[there], numbers[there]
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("accuracy", accuracy, percent=True),
+        Metric("f1", f1),
+        Metric("auc", auc),
+        Metric("perplexity", perplexity, higher=False),
+        Metric("bits", bits, higher=False),
+        Metric("mae", mae, higher=False),
+        Metric("mse", mse, higher=False),
+        Metric("r2", r2),
+    )
+}
+"""The metrics that may be asked for by name."""
+
+
+def metrics_of(given: Metrics | None, loss: LossFunction | None, better: str | None = None) -> tuple[Metric, ...]:
+    """A task's metrics, the one to judge by first: that is `better`, or the first that was given.
+
+    Without any, a classification has its accuracy, and a loss of one's own is the metric.
+    """
+    if given is None:
+        found = [METRICS["accuracy"]] if loss is None else [loss_as_metric(loss)]
+    elif isinstance(given, Mapping):
+        found = [each if isinstance(each, Metric) else Metric(name, each) for name, each in given.items()]
+    else:
+        names = [name.strip() for name in given.split(",")] if isinstance(given, str) else given
+        found = [each if isinstance(each, Metric) else named(each) for each in names if each]
+    if better is None:
+        return tuple(found)
+    if better not in [metric.name for metric in found]:
+        known = ", ".join(metric.name for metric in found)
+        raise SettingsError(f"better = {better}: is none of the metrics that are measured: {known}")
+    return tuple(sorted(found, key=lambda metric: metric.name != better))
+
+
+def named(name: str) -> Metric:
+    if name not in METRICS:
+        raise SettingsError(f"metric {name}: there is none of that name; there are {', '.join(METRICS)}")
+    return METRICS[name]
+
+
+def loss_as_metric(loss: LossFunction) -> Metric:
+    return Metric("loss", lambda output, targets: float(loss(output, targets)), higher=False)

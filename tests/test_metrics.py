@@ -1,0 +1,99 @@
+"""Metrics by name, on cases small enough to count by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fedaccord import Metric, federate
+from fedaccord.core.errors import SettingsError, TaskError
+from fedaccord.core.records import IGNORED
+from fedaccord.metrics import METRICS, metrics_of
+
+SCORES = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 3.0]])  # says 0, 1, 0, 1
+CLASSES = torch.tensor([0, 1, 1, 1])
+LABELS = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+
+
+def measure(name, output, targets):
+    return METRICS[name].measure(output, targets)
+
+
+def test_of_classes():
+    assert measure("accuracy", SCORES, CLASSES) == 0.75
+    # class 0: precision 1/2, recall 1, F1 2/3; class 1: precision 1, recall 2/3, F1 4/5
+    assert measure("f1", SCORES, CLASSES) == pytest.approx((2 / 3 + 4 / 5) / 2)
+    # class 1 leads class 0 by -2, 1, -1, 3: the only 0 is ranked below all others
+    assert measure("auc", SCORES, CLASSES) == 1.0
+    assert measure("auc", -SCORES, CLASSES) == 0.0
+
+
+def test_of_several_classes_the_area_is_the_mean_of_each_against_the_rest():
+    scores = torch.tensor([[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 3.0], [3.0, 0.0, 0.0]])
+    # class 0 ranks its only one level with a 2: 2.5 of 3 pairs; class 1 all right; class 2 one of two level with two
+    assert measure("auc", scores, torch.tensor([0, 1, 2, 2])) == pytest.approx((2.5 / 3 + 1 + (2 + 1) / 4) / 3)
+
+
+def test_of_labels_that_do_not_exclude_each_other():
+    logits = torch.tensor([[1.0, -1.0], [1.0, 2.0]])
+    assert measure("accuracy", logits, LABELS) == 0.75
+    # the first label: precision 1/2, recall 1; the second: both 1
+    assert measure("f1", logits, LABELS) == pytest.approx((2 / 3 + 1) / 2)
+    assert measure("auc", logits, LABELS) == pytest.approx((0.5 + 1) / 2)
+
+
+def test_of_sequences_places_without_a_target_do_not_count():
+    scores = torch.zeros(1, 3, 4)
+    scores[0, 0, 2] = math.log(3)  # p = 1/2 for class 2
+    targets = torch.tensor([[2, 0, IGNORED]])
+    nats = (math.log(2) + math.log(4)) / 2
+    assert measure("perplexity", scores, targets) == pytest.approx(math.exp(nats))
+    assert measure("bits", scores, targets) == pytest.approx(nats / math.log(2))
+    assert measure("accuracy", scores, targets) == 1.0  # of equal scores the first is taken, which is 0
+
+
+def test_of_numbers_a_column_and_a_row_are_the_same():
+    output, targets = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 2.0, 3.0])
+    assert measure("mae", output, targets) == pytest.approx(1 / 3)
+    assert measure("mse", output, targets) == pytest.approx(1 / 3)
+    assert measure("r2", output, targets) == pytest.approx(1 - (1 / 3) / (2 / 3))
+    with pytest.raises(ValueError, match="outputs of shape"):
+        measure("mae", torch.zeros(3, 2), targets)
+
+
+def test_what_cannot_be_said_is_not_a_number():
+    assert math.isnan(measure("auc", SCORES, torch.ones(4, dtype=torch.long)))
+    assert math.isnan(measure("r2", torch.zeros(3), torch.ones(3)))
+
+
+def test_the_one_to_judge_by_comes_first():
+    assert [metric.name for metric in metrics_of("f1, accuracy", None)] == ["f1", "accuracy"]
+    own = {"a": lambda *_: 0.0, "b": Metric("b", lambda *_: 0.0, higher=False)}
+    assert [(m.name, m.higher) for m in metrics_of(own, None, "b")] == [("b", False), ("a", True)]
+    with pytest.raises(SettingsError, match="better = c: is none of the metrics that are measured: a, b"):
+        metrics_of(own, None, "c")
+    with pytest.raises(SettingsError, match="metric f2: there is none of that name; there are accuracy, f1"):
+        metrics_of(["f2"], None)
+
+
+def clients():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 3, generator=g)
+    return [(x[:30], (x[:30, 0] > 0).long()), (x[30:], (x[30:, 0] > 0).long())], (x, (x[:, 0] > 0).long())
+
+
+def test_a_run_has_the_chosen_ones_and_one_that_raises_is_named_and_nothing_is_lost(tmp_path):
+    own, whole = clients()
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    settings = {"test": whole, "rounds": 4, "test_every": 2, "engine": "serial", "folder": tmp_path / "run"}
+
+    def broken(output, targets):
+        raise ZeroDivisionError("no positives")
+
+    with pytest.raises(TaskError, match="metric mine failed: ZeroDivisionError: no positives"):
+        federate(model, own, metrics={"mine": broken}, **settings)
+    again = federate(model, own, metrics="auc, f1, accuracy", **settings)
+    assert list(again.rounds[-1].metrics) == ["auc", "f1", "accuracy"]
+    assert len(again.rounds) == 4
