@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from fedaccord import config
+from fedaccord.client.optimizers import MakeOptimizer
 from fedaccord.config import Settings
 from fedaccord.core.algorithm import handed_out, measuring
 from fedaccord.core.errors import DataError, FedAccordWarning, RunError
@@ -65,6 +66,7 @@ def federate(
     better: str | None = None,
     prepare: Prepare = as_stored,
     collate: Collate | None = None,
+    optimizer: str | MakeOptimizer = "sgd",
     folder: str | Path | None = None,
     show: bool = False,
     **settings: Any,
@@ -82,6 +84,7 @@ def federate(
                 function(outputs, targets) or Metric; None: accuracy, or the loss that is given
     better      the metric to judge by, where it is not the first
     collate     a list of a Dataset's items -> (inputs, targets) of a batch; None: they are stacked
+    optimizer   the clients': sgd, one of torch.optim by name, or a function (weights, lr=rate) -> torch optimizer
     prepare     stored inputs -> what the model sees; gets a generator in training, None otherwise
     folder      a run folder, kept up to date every round; if it holds this run already, training goes on from there
     show        print progress
@@ -104,11 +107,13 @@ def federate(
     settings = {
         name: ", ".join(value) if isinstance(value, list | tuple) else value for name, value in settings.items()
     }
+    make = optimizer if callable(optimizer) else None
     resolved = config.make(
         settings,
         {
             "task": "python",
             "method": chosen.name,
+            "optimizer": config.OWN if callable(optimizer) else optimizer,
             "split": "natural",
             "clients": len(data),
             "rounds": rounds,
@@ -122,7 +127,7 @@ def federate(
     model = copy.deepcopy(model)
     judged = metrics_of(metrics, loss, better)
     whole = with_server_steps(chosen, resolved.values())
-    setup = simulation_of(Parts(resolved, whole, model, prepare, data, held, tested, loss, judged))
+    setup = simulation_of(Parts(resolved, whole, model, prepare, data, held, tested, loss, judged, make))
     with nullcontext() if folder is None else open_folder(Path(folder), setup.settings) as place:
         outcome = drive(setup, place, choose(setup, as_json=False) if show else None)
     for sentence in outcome.warnings:

@@ -28,6 +28,10 @@ OURS = ("weighting", "yardstick", "guards")
 VERSION = 2
 """Of the run folder: what its files look like. Folders without one are of 0.1; they can still be read."""
 GRID = "lr = 0.001..1/25 log; steps = 1, 2, 3, 5, 8, 13, 20, 32, 50 log"
+OTHER = {"lr": 0.001, "grid": GRID.replace("0.001..1/25", "0.00001..0.1/33")}
+"""Defaults for optimizers other than SGD: Adam and its kin step by about the rate itself, whatever the gradient."""
+OWN = "own"
+"""The name of an optimizer that was given as a function."""
 ENGINES = "auto, serial, pool, stacked, ray"
 SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "natural")
 
@@ -98,7 +102,16 @@ class Settings:
         role=NUMERICS,
     )  # fmt: skip
     batch_size: int = at_least(1, 64, "Examples in a mini-batch; a client with fewer uses all it has.")
-    momentum: float = below_one(0.0, "Momentum of the clients' SGD, reset each round.")
+    optimizer: str = setting(
+        "sgd", "The clients' optimizer: sgd, or one of torch.optim by name, such as adam or adamw."
+    )
+    optimizer_state: str = one_of(
+        "fresh", ("fresh", "kept"), "Whether the optimizer's state (momentum ...) starts anew each round or is kept"
+    )
+    momentum: float = below_one(0.0, "Momentum of the clients' SGD.")
+    nesterov: bool = setting(False, "Nesterov's momentum in place of the plain one.")
+    weight_decay: float = at_least(0, 0.0, "Weight decay of the clients' optimizer.")
+    clip_gradient: float = at_least(0, 0.0, "Longest gradient of a client's step; longer ones are cut (0: any length).")
     entropy_min: float | None = at_least(0, None, "H_min of Eq. 8 in nats (0.87 ln K for K classes).", hyper=True)
     entropy_weight: float | None = at_least(
         0, None, "Weight of the entropy term, Eq. 8 (named tasks 1; yours: 0 where the clients' first steps agree).",
@@ -296,6 +309,8 @@ def make(*layers: Mapping[str, Any], method: "Method | None" = None) -> Settings
     if method is None:
         FIELDS["method"].validate(merged.get("method", "FA"))
         method = find(merged.get("method", FIELDS["method"].default))
+    if merged.get("optimizer", "sgd") != "sgd":
+        merged = {**OTHER, **merged}
     taken = {*FIELDS, *(each.name for each in SERVER_SETTINGS)} & {*method.settings}
     if taken:
         raise SettingsError(f"method {method.name} brings a setting '{min(taken)}', but every run has one of that name")

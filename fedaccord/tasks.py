@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedaccord import config
+from fedaccord.client.optimizers import MakeOptimizer
 from fedaccord.config import Settings
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.modules import load_variable
@@ -40,6 +41,7 @@ class Task:
     metrics           what is measured on the test set: names, or name -> function(outputs, targets) or Metric; None:
                       accuracy, or the loss
     better            the metric to judge by, where it is not the first
+    optimizer         (weights, lr=rate) -> a torch optimizer, such as torch.optim.AdamW; None: what the settings name
     collate           a list of a Dataset's items -> (inputs, targets) of a batch; None: they are stacked
 
     `settings` are the task's defaults, `schedule` its tuned baseline for "iid" and "non-iid" clients.
@@ -57,6 +59,7 @@ class Task:
     load_my_data: Callable[[int], Data] | None = None
     load_server_data: Callable[[], tuple[Data | None, Data | None]] | None = None
     collate: Collate | None = None
+    optimizer: MakeOptimizer | None = None
 
     def __post_init__(self) -> None:
         if self.data is None and self.load_my_data is None:
@@ -65,6 +68,7 @@ class Task:
     def defaults(self, split: str) -> dict[str, Any]:
         """What this task sets where the user says nothing."""
         own = {"split": "natural"} if self.data is None else {}
+        own |= {"optimizer": config.OWN} if self.optimizer is not None else {}
         return {**own, **self.settings, **self.schedule.get("iid" if split in ALIKE else "non-iid", {})}
 
     def resolved(self, **own: Any) -> Settings:

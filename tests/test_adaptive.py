@@ -121,6 +121,8 @@ VALUES = {
     "steps": 5,
     "batch_size": 7,
     "momentum": 0.9,
+    "weight_decay": 0.1,
+    "clip_gradient": 0.01,
     "entropy_min": 1.0,
     "entropy_weight": 2.0,
     "wd_weight": 0.5,

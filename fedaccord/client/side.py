@@ -123,13 +123,13 @@ class ClientRound:
                 loss = loss + term
         return loss
 
-    def finish(self, params: Params) -> tuple[Packages, Packages]:
-        """Line 12: what is sent up beside the model, and what the client keeps.
+    def finish(self, params: Params, beside: Packages | None = None) -> tuple[Packages, Packages]:
+        """Line 12: what is sent up beside the model, and what the client keeps; `beside` is not the method's own.
 
         If the round blew up, the client keeps what it had: a bad round must not spoil the next one.
         """
         sent: dict[str, Params] = {}
-        kept: dict[str, Params] = {}
+        kept: dict[str, Params] = dict(beside or {})
         held = self.side.held(self.kept)
         hyper = self.order.hyper_of(self.client)
         for (part, made), work in zip(self.side.parts, self.works, strict=True):

@@ -3,18 +3,19 @@
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from fedaccord.client.side import ClientSide, Corrections
+from fedaccord.client.optimizers import ClientOptimizer
+from fedaccord.client.side import ClientSide
 from fedaccord.core.batches import clone, output_of
 from fedaccord.core.errors import FedAccordError, TaskError
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import trained_weights
-from fedaccord.core.records import ClientData, ClientUpdate, Hyper, LossFunction, Objective, Order, Packages, Prepare
+from fedaccord.core.records import ClientData, ClientUpdate, LossFunction, Objective, Order, Packages, Prepare
 from fedaccord.core.seeds import generator, global_seed
 
 REPORT_EXAMPLES = 64
@@ -32,6 +33,7 @@ class Site:
     measure: LossFunction  # what a client's reports of L_t are measured by
     seed: int
     ready: bool = False  # whether the clients' inputs are already what the model sees: `prepare` changes nothing
+    optimizer: ClientOptimizer = field(default_factory=ClientOptimizer)
     store: str = "auto"  # where clients keep things: memory, disk, or auto: on disk if it would not fit
 
 
@@ -80,7 +82,7 @@ def train(site: Site, model: nn.Module, order: Order, client: int, kept: Package
     beside = [weight for part in work.trained for weight in trained_weights(part).values()]
     received = [order.params[name] for name in own]
     corrections = site.method.corrections(list(own), hyper, received, order.down, site.method.held(kept))
-    descend = Descent(list(own.values()), beside, hyper, corrections)
+    descend = site.optimizer.begin(list(own.values()), beside, hyper, corrections, kept)
     total = torch.zeros((), device=next(model.parameters()).device)
     augment = generator(site.seed, "augment", order.round, client)
     batches = data.batches(minibatches(site, order, client), generator(site.seed, "reading", order.round, client))
@@ -90,7 +92,9 @@ def train(site: Site, model: nn.Module, order: Order, client: int, kept: Package
             descend(torch.autograd.grad(loss, descend.weights, allow_unused=True, materialize_grads=True))  # 10
             total += loss.detach()
     params = read_params(model)
-    sent, keeps = work.finish(params)  #                                                                      12
+    sent, keeps = work.finish(
+        params, descend.kept()
+    )  #                                                                      12
     return ClientUpdate(client, params, len(data), float(total) / hyper.steps, sent, *reports), keeps
 
 
@@ -120,37 +124,6 @@ def failure_named(client: int, round: int) -> Iterator[None]:
         raise
     except Exception as error:
         raise TaskError(f"client {client}, round {round}: training failed: {type(error).__name__}: {error}") from error
-
-
-class Descent:
-    """Line 10: SGD in place, all weights at once; momentum starts anew each round.
-
-    `own` are the model's trained weights, `beside` what a method trains along with them. The method's corrections come
-    first: they see the model's weights and gradients only.
-    """
-
-    def __init__(
-        self, own: Sequence[Tensor], beside: Sequence[Tensor], hyper: Hyper, corrections: Corrections | None = None
-    ):
-        self.weights, self.own = [*own, *beside], len(own)
-        self.lr, self.momentum = hyper.lr, hyper.momentum
-        self.corrections = corrections
-        self.velocity: list[Tensor] = []
-
-    @torch.no_grad()
-    def __call__(self, gradients: Sequence[Tensor]) -> None:
-        step = list(gradients)
-        if self.corrections is not None:
-            if self.corrections.gradients:  # autograd may give two weights the same tensor
-                step[: self.own] = [gradient.clone() for gradient in step[: self.own]]
-            self.corrections(self.weights[: self.own], step[: self.own])
-        if self.momentum and self.velocity:
-            torch._foreach_mul_(self.velocity, self.momentum)
-            torch._foreach_add_(self.velocity, step)
-            step = self.velocity
-        elif self.momentum:
-            self.velocity = step = [gradient.clone() for gradient in step]
-        torch._foreach_add_(self.weights, step, alpha=-self.lr)
 
 
 def minibatches(site: Site, order: Order, client: int) -> Tensor:

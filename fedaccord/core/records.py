@@ -31,8 +31,8 @@ PolicyState = Mapping[str, Any]
 class Hyper:
     """The hyper-parameters of one round, h_t. A policy may choose any of them; all of them take effect.
 
-    The first four are the optimizer's; `own` are those of the loss, the method and the server step, by name. None
-    leaves a value to whoever uses it.
+    All but `own` are the optimizer's; `own` are those of the loss, the method and the server step, by name. None leaves
+    a value to whoever uses it.
     """
 
     lr: float
@@ -40,6 +40,8 @@ class Hyper:
     batch_size: int = 64
     momentum: float = 0.0
     own: Mapping[str, float | None] = field(default_factory=dict)
+    weight_decay: float = 0.0
+    clip_gradient: float = 0.0  # 0: gradients may be of any length
 
     def __getitem__(self, name: str) -> Any:
         if name in OPTIMIZER:

@@ -19,8 +19,9 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fedaccord.client.optimizers import Sgd
 from fedaccord.client.side import ClientRound
-from fedaccord.client.training import Descent, Site, minibatches, reported
+from fedaccord.client.training import Site, minibatches, reported
 from fedaccord.core.batches import Batch, leaves, like, together
 from fedaccord.core.errors import EngineError
 from fedaccord.core.params import load_params, read_params
@@ -166,7 +167,8 @@ class Stacks:
         corrections = self.site.method.corrections(
             list(model), stack.hyper, received, wide(order.down, len(stack.clients)), self.held(stack)
         )
-        descend = StackDescent(list(model.values()), beside, stack.hyper, corrections)
+        nesterov = self.site.optimizer.nesterov
+        descend = StackDescent(list(model.values()), beside, stack.hyper, corrections, nesterov)
         index = torch.stack([minibatches(self.site, order, client) for client in stack.clients])
         augment = [generator(self.site.seed, "augment", order.round, client) for client in stack.clients]
         total, arguments = torch.zeros(len(stack.clients)), stack.arguments()
@@ -229,11 +231,12 @@ def wide(packages: Packages, clients: int) -> Packages:
     }
 
 
-class StackDescent(Descent):
+class StackDescent(Sgd):
     """Line 10 for a stack, without a tensor for a gradient that is a product."""
 
     def __call__(self, gradients: Sequence[Tensor | tuple[Tensor, Tensor]]) -> None:
-        if self.momentum or (self.corrections is not None and self.corrections.gradients):
+        changed = self.momentum or self.longest or self.decay
+        if changed or (self.corrections is not None and self.corrections.gradients):
             super().__call__([torch.bmm(*g) if isinstance(g, tuple) else g for g in gradients])
             return
         if self.corrections is not None:  # of the weights alone
@@ -245,6 +248,10 @@ class StackDescent(Descent):
         for weight, gradient in zip(self.weights, gradients, strict=True):
             if isinstance(gradient, tuple):
                 weight.baddbmm_(*gradient, alpha=-self.lr)
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The length of each client's gradient."""
+        return torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
 
 
 def trace(stack: Stack, inputs: Batch, targets: Batch) -> GraphModule:
@@ -345,6 +352,8 @@ def shape(node: Node) -> tuple[int, ...]:
 
 def cannot_stack(site: Site, hyper: Hyper) -> str | None:
     """Why this model's clients cannot be trained in stacks (dropout, BatchNorm ...); None if they can. Tries it."""
+    if site.optimizer.make is not None or site.optimizer.keep:
+        return "the clients step by an optimizer of torch's, each for itself"
     stacks = Stacks(site)
     client, *others = [number for number, data in enumerate(site.clients) if len(data)]
 

@@ -47,7 +47,8 @@ class Limits:
             raise UpdateRefused(f"lr = {hyper.lr:g}: I take {self.min_lr:g} to {self.max_lr:g}")
         if not 1 <= hyper.batch_size <= self.max_batch:
             raise UpdateRefused(f"batch_size = {hyper.batch_size}: I take 1 to {self.max_batch}")
-        for name, value in {"momentum": hyper.momentum, **hyper.own}.items():
+        others = {name: hyper[name] for name in ("momentum", "weight_decay", "clip_gradient")}
+        for name, value in {**others, **hyper.own}.items():
             if name in settings:
                 try:
                     settings[name].validate(value)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
+from fedaccord.client.optimizers import ClientOptimizer, by_name
 from fedaccord.client.side import ClientSide
 from fedaccord.client.training import Site
 from fedaccord.config import FIELDS, Settings
@@ -17,8 +18,8 @@ from fedaccord.core.batches import clone
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.params import read_params
 from fedaccord.core.processes import usable_cores
-from fedaccord.core.protocols import Built, Engine, Method, Policy
-from fedaccord.core.records import OPTIMIZER, ClientData, Hyper, LossFunction, Metric, Params
+from fedaccord.core.protocols import Built, Engine, Method, Policy, trained_weights
+from fedaccord.core.records import OPTIMIZER, ClientData, Hyper, LossFunction, Metric, Order, Packages, Params
 from fedaccord.data.prepare import as_stored
 from fedaccord.engines.choose import Request, choose
 from fedaccord.methods.registry import find
@@ -108,7 +109,7 @@ def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
     two = next(client[:2] for client in clients if len(client)).to(device)
     example = prepare(clone(two.inputs), None)
     lay_out(model, example)
-    return Site(
+    site = Site(
         model,
         ClientSide(parts.method, Built(model, example, settings.values())),
         [client.to(device) for client in clients],
@@ -117,8 +118,28 @@ def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
         measure_of(parts),
         settings.seed,
         prepare is as_stored,
+        optimizer_of(parts),
         settings.store,
     )
+    site.method.kept.update(optimizer_state(site, hyper_of(settings, parts.method)))
+    return site
+
+
+def optimizer_of(parts: Parts) -> ClientOptimizer:
+    """What the clients step with: the task's own function, or what the settings name."""
+    settings = parts.settings
+    make = parts.optimizer or by_name(settings.optimizer)
+    return ClientOptimizer(make, settings.nesterov, settings.optimizer_state == "kept")
+
+
+def optimizer_state(site: Site, hyper: Hyper) -> Packages:
+    """Tensors like those that a client keeps of its optimizer, if it keeps any."""
+    if not site.optimizer.keep:
+        return {}
+    order = Order(0, (), read_params(site.model), hyper, down=site.method.down)
+    work = site.method.begin(site.objective, site.model, order, hyper, 0, site.seed, {})
+    beside = [weight for part in work.trained for weight in trained_weights(part).values()]
+    return site.optimizer.template(list(trained_weights(site.model).values()), beside, hyper)
 
 
 def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -> Experiment:

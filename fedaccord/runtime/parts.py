@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import nn
 
+from fedaccord.client.optimizers import MakeOptimizer
 from fedaccord.config import Settings
 from fedaccord.core.errors import DataError, FedAccordError, SettingsError
 from fedaccord.core.protocols import Method
@@ -39,6 +40,7 @@ class Parts:
     test: ClientData | None
     loss: LossFunction | None = None  # None: classification
     metrics: tuple[Metric, ...] = ()
+    optimizer: MakeOptimizer | None = None  # None: what the settings name
     counts: np.ndarray | None = None  # examples by client and class, where one data set was divided
     classes: tuple[str, ...] = ()
     apart: bool = False  # every client brings its own data, so that nobody could compare two in a real federation
@@ -96,7 +98,9 @@ def assembled(
     """A task's model, method, loss and metrics, with this data."""
     method = with_server_steps(find(settings.method), settings.values())
     metrics = metrics_of(settings.metrics or task.metrics, task.loss, None if settings.metrics else task.better)
-    return Parts(settings, method, build(task, settings), prepare, clients, validation, test, task.loss, metrics)
+    return Parts(
+        settings, method, build(task, settings), prepare, clients, validation, test, task.loss, metrics, task.optimizer
+    )
 
 
 def undivided(settings: Settings) -> Settings:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from helpers import client_side, hyper
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from fedaccord.client.optimizers import ClientOptimizer
 from fedaccord.client.training import Site, train
 from fedaccord.core.errors import EngineError, MatchingError
 from fedaccord.core.packages import flatten
@@ -123,6 +125,18 @@ def test_the_updates_are_those_of_a_plain_loop_in_client_order(name, opened, met
             own, kept[update.client] = train(site, copy.deepcopy(site.model), work, update.client, before)
             assert_same(name, update, own)
             assert bool(kept[update.client]) == (method in ("FA+RM", "SCAFFOLD", "FA+WD+RM"))
+
+
+@pytest.mark.parametrize("method", ["FA+RM", "SCAFFOLD"])
+def test_momentum_decay_and_clipping_are_those_of_a_plain_loop(name, opened, method):
+    site = replace(make_site(method=method, engine=name), optimizer=ClientOptimizer(nesterov=True))
+    changed = replace(HYPER, momentum=0.5, weight_decay=0.1, clip_gradient=0.1)
+    work = replace(order(site), hyper=changed)
+    for update in opened(site).train(work):
+        own, _ = train(site, copy.deepcopy(site.model), work, update.client, {})
+        assert_same(name, update, own)
+        plain, _ = train(site, copy.deepcopy(site.model), replace(work, hyper=HYPER), update.client, {})
+        assert params_sha256(plain.params) != params_sha256(own.params)
 
 
 @pytest.mark.parametrize("method", ["FA+RM", "SCAFFOLD"])

@@ -1,0 +1,215 @@
+"""Line 10, the step: SGD in place on all weights at once, or any optimizer of torch's."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fedaccord.client.side import Corrections
+from fedaccord.core.errors import RunError, SettingsError
+from fedaccord.core.records import Hyper, Packages, Params
+
+STATE = "optimizer.state"
+"""The package in which a client keeps its optimizer's state."""
+
+MakeOptimizer = Callable[..., Optimizer]
+"""(weights, lr=rate) -> a torch optimizer for them; torch's own classes are such functions."""
+
+
+class Descent(Protocol):
+    """One client's optimizer in one round. Both lists: the model's trained weights, then what is trained beside it."""
+
+    weights: list[Tensor]
+
+    def __call__(self, gradients: Sequence[Tensor]) -> None: ...
+
+    def kept(self) -> Packages:
+        """What the client keeps of it; nothing if it starts anew each round."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClientOptimizer:
+    """What the clients step with. `make`: None is SGD, the fast path."""
+
+    make: MakeOptimizer | None = None
+    nesterov: bool = False
+    keep: bool = False
+
+    def begin(
+        self,
+        own: Sequence[Tensor],
+        beside: Sequence[Tensor],
+        hyper: Hyper,
+        corrections: Corrections | None = None,
+        kept: Packages | None = None,
+    ) -> Descent:
+        """For one client's round; `kept` is what it kept after its last."""
+        if self.make is None and not self.keep:
+            return Sgd(own, beside, hyper, corrections, self.nesterov)
+        return TorchDescent(self.made([*own, *beside], hyper), own, beside, hyper, corrections, self.keep, kept or {})
+
+    def made(self, weights: Sequence[Tensor], hyper: Hyper) -> Optimizer:
+        if self.make is None:
+            return torch.optim.SGD(
+                weights,
+                lr=hyper.lr,
+                momentum=hyper.momentum,
+                nesterov=self.nesterov and hyper.momentum > 0,
+                weight_decay=hyper.weight_decay,
+            )
+        decay = {"weight_decay": hyper.weight_decay} if hyper.weight_decay else {}
+        made = self.make(list(weights), lr=hyper.lr, **decay)
+        if not isinstance(made, Optimizer):
+            raise SettingsError(f"optimizer gives a {type(made).__name__}, expected a torch.optim.Optimizer")
+        return made
+
+    def template(self, own: Sequence[Tensor], beside: Sequence[Tensor], hyper: Hyper) -> Packages:
+        """Tensors like those that a client keeps: what a step with zeros leaves behind."""
+        if not self.keep:
+            return {}
+        weights = [nn.Parameter(torch.zeros_like(weight)) for weight in (*own, *beside)]
+        trial = TorchDescent(self.made(weights, hyper), weights[: len(own)], weights[len(own) :], hyper, None, True, {})
+        trial([torch.zeros_like(weight) for weight in weights])
+        return trial.kept()
+
+
+class Sgd:
+    """SGD in place, all weights at once; momentum starts anew each round.
+
+    `own` are the model's trained weights, `beside` what a method trains along with them. The method's corrections come
+    first: they see the model's weights and gradients only. So do clipping and weight decay.
+    """
+
+    def __init__(
+        self,
+        own: Sequence[Tensor],
+        beside: Sequence[Tensor],
+        hyper: Hyper,
+        corrections: Corrections | None = None,
+        nesterov: bool = False,
+    ):
+        self.weights, self.own = [*own, *beside], len(own)
+        self.lr, self.momentum, self.nesterov = hyper.lr, hyper.momentum, nesterov
+        self.decay, self.longest = hyper.weight_decay, hyper.clip_gradient
+        self.corrections = corrections
+        self.velocity: list[Tensor] = []
+
+    @torch.no_grad()
+    def __call__(self, gradients: Sequence[Tensor]) -> None:
+        step = list(gradients)
+        if self.corrections is not None:
+            if self.corrections.gradients:  # autograd may give two weights the same tensor
+                step[: self.own] = [gradient.clone() for gradient in step[: self.own]]
+            self.corrections(self.weights[: self.own], step[: self.own])
+        if self.longest:
+            step[: self.own] = clipped(step[: self.own], self.norm(step[: self.own]), self.longest)
+        if self.decay:
+            step[: self.own] = torch._foreach_add(step[: self.own], self.weights[: self.own], alpha=self.decay)
+        if self.momentum and self.velocity:
+            torch._foreach_mul_(self.velocity, self.momentum)
+            torch._foreach_add_(self.velocity, step)
+        elif self.momentum:
+            self.velocity = [gradient.clone() for gradient in step]
+        if self.momentum:
+            ahead = self.nesterov
+            step = list(torch._foreach_add(step, self.velocity, alpha=self.momentum)) if ahead else self.velocity
+        torch._foreach_add_(self.weights, step, alpha=-self.lr)
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The length of the whole gradient."""
+        return torch.stack(torch._foreach_norm(list(gradients))).norm()
+
+    def kept(self) -> Packages:
+        return {}
+
+
+def clipped(gradients: Sequence[Tensor], norm: Tensor, longest: float) -> list[Tensor]:
+    """The same direction, no longer than this. In a stack, `norm` has one length for each client."""
+    scale = (longest / norm.clamp(min=1e-12)).clamp(max=1)
+    return [
+        gradient * scale.view(-1, *(1,) * (gradient.dim() - 1)) if scale.dim() else gradient * scale
+        for gradient in gradients
+    ]
+
+
+class TorchDescent:
+    """A torch optimizer."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        own: Sequence[Tensor],
+        beside: Sequence[Tensor],
+        hyper: Hyper,
+        corrections: Corrections | None,
+        keep: bool,
+        kept: Packages,
+    ):
+        self.weights, self.own = [*own, *beside], len(own)
+        self.optimizer, self.corrections, self.keep, self.longest = optimizer, corrections, keep, hyper.clip_gradient
+        if STATE in kept:
+            load_state(optimizer, kept[STATE])
+
+    @torch.no_grad()
+    def __call__(self, gradients: Sequence[Tensor]) -> None:
+        step = [gradient.clone() for gradient in gradients]  # autograd may give two weights the same tensor
+        own = step[: self.own]
+        if self.corrections is not None:
+            self.corrections(self.weights[: self.own], own)
+        if self.longest:
+            own = clipped(own, torch.stack(torch._foreach_norm(own)).norm(), self.longest)
+        for weight, gradient in zip(self.weights, [*own, *step[self.own :]], strict=True):
+            weight.grad = gradient
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def kept(self) -> Packages:
+        state = read_state(self.optimizer) if self.keep else {}
+        return {STATE: state} if state else {}
+
+
+def read_state(optimizer: Optimizer) -> Params:
+    """Its state, one tensor for each weight and name: 0.exp_avg, 0.step ..."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{number}.{name}": torch.as_tensor(value).detach().cpu().clone()
+        for number, values in state.items()
+        for name, value in values.items()
+        if isinstance(value, Tensor | float | int)
+    }
+
+
+def load_state(optimizer: Optimizer, saved: Params) -> None:
+    """Go on from what `read_state` gave; the rate and the like stay as they are."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in saved.items():
+        number, _, what = name.partition(".")
+        state.setdefault(int(number), {})[what] = value.clone()
+    groups = optimizer.state_dict()["param_groups"]
+    try:
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise RunError(f"the optimizer cannot go on from what was kept of it: {error}") from error
+
+
+def optimizers() -> Mapping[str, type[Optimizer]]:
+    """Torch's own, by name in small letters, without those that want to call the loss themselves."""
+    found = {name.lower(): each for name, each in vars(torch.optim).items() if inspect.isclass(each)}
+    return {
+        n: each for n, each in found.items() if issubclass(each, Optimizer) and each is not Optimizer and n != "lbfgs"
+    }
+
+
+def by_name(name: str) -> MakeOptimizer | None:
+    """The optimizer of this name; None for sgd, which has a fast path."""
+    if name == "sgd":
+        return None
+    known = optimizers()
+    if name not in known:
+        raise SettingsError(f"optimizer = {name}: there is none of that name; there are {', '.join(sorted(known))}")
+    return known[name]

@@ -1,0 +1,124 @@
+"""The clients' step against torch's own optimizers, and what is kept of one between rounds."""
+
+import copy
+
+import pytest
+import torch
+from test_training import problem, site
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedaccord import Hyper, federate
+from fedaccord.client.optimizers import STATE, ClientOptimizer
+from fedaccord.client.training import minibatches, train
+from fedaccord.core.errors import SettingsError, TaskError
+from fedaccord.core.records import Order
+from fedaccord.runtime.folder import params_sha256
+
+
+def ours(model, data, params, hyper, optimizer, kept=None, round=1):
+    made = site(data)
+    object.__setattr__(made, "optimizer", optimizer)
+    made.method.kept.update(optimizer.template(list(model.parameters()), [], hyper))
+    return train(made, copy.deepcopy(model), Order(round, (0,), params, hyper), 0, kept or {})
+
+
+def torchs(model, data, hyper, optimiser, round=1):
+    """The same mini-batches, as one would write it."""
+    for index in minibatches(site(data), Order(round, (0,), {}, hyper), 0):
+        optimiser.zero_grad()
+        cross_entropy(model(data.inputs[index]), data.targets[index]).backward()
+        if hyper.clip_gradient:
+            nn.utils.clip_grad_norm_(model.parameters(), hyper.clip_gradient)
+        optimiser.step()
+
+
+def assert_equal(update, model):
+    """In float64; clip_grad_norm_ divides by the norm + 1e-6, of a norm of about 1."""
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(update.params[name], value, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.05])
+@pytest.mark.parametrize(("momentum", "nesterov", "decay"), [(0, False, 0.1), (0.9, True, 0.0), (0.9, False, 0.1)])
+@pytest.mark.parametrize("keep", [False, True])
+def test_sgd_with_all_that_belongs_to_it(momentum, nesterov, decay, clip, keep):
+    model, data, params = problem()
+    hyper = Hyper(0.1, 7, 16, momentum, weight_decay=decay, clip_gradient=clip)
+    update, kept = ours(model, data, params, hyper, ClientOptimizer(None, nesterov, keep))
+    slow = copy.deepcopy(model)
+    torchs(
+        slow, data, hyper,
+        torch.optim.SGD(slow.parameters(), lr=0.1, momentum=momentum, nesterov=nesterov, weight_decay=decay),
+    )  # fmt: skip
+    assert_equal(update, slow)
+    assert not kept.get(STATE) or (keep and momentum)
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad])
+def test_an_optimizer_of_torchs_own_and_its_state_over_two_rounds(make):
+    """Kept, it goes on as if there had been no end of a round; anew, it does not."""
+    model, data, params = problem()
+    hyper = Hyper(0.01, 5, 16, weight_decay=0.01)
+    slow = copy.deepcopy(model)
+    optimiser = make(slow.parameters(), lr=0.01, weight_decay=0.01)
+    fresh = None
+    for keep in (True, False):
+        update, kept = ours(model, data, params, hyper, ClientOptimizer(make, keep=keep))
+        assert bool(kept) == keep
+        if keep:
+            torchs(slow, data, hyper, optimiser)
+            assert_equal(update, slow)
+        again, _ = ours(model, data, update.params, hyper, ClientOptimizer(make, keep=keep), kept, round=2)
+        if keep:
+            torchs(slow, data, hyper, optimiser, round=2)
+            assert_equal(again, slow)
+        fresh = again.params
+    assert any(not torch.equal(fresh[name], value) for name, value in slow.state_dict().items())
+
+
+def clients():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 3, generator=g)
+    return [(x[c::3], (x[c::3, c] > 0).long()) for c in range(3)]
+
+
+def trained(**more):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    return federate(model, clients(), **{"rounds": 4, "steps": 3, "engine": "serial", **more})
+
+
+@pytest.mark.parametrize("method", ["FA", "FA+RM", "FA+RM+AH", "SCAFFOLD"])
+def test_every_method_has_it_and_resumes(method, tmp_path):
+    """theta_i is stepped by the same optimizer, and its state is kept along."""
+    settings = {"method": method, "optimizer": "adam", "optimizer_state": "kept"}
+    whole = trained(**settings)
+    assert whole.settings.lr == 0.001
+    trained(**settings, rounds=2, folder=tmp_path / "run")
+    text = (tmp_path / "run" / "settings.toml").read_text().replace("rounds = 2", "rounds = 4")
+    (tmp_path / "run" / "settings.toml").write_text(text)
+    assert params_sha256(trained(**settings, folder=tmp_path / "run").state.params) == params_sha256(whole.state.params)
+
+
+def test_a_function_of_ones_own_and_processes_give_the_same_bits():
+    def mine(weights, lr):
+        return torch.optim.Adam(weights, lr=lr, betas=(0.5, 0.9))
+
+    settings = {"optimizer": mine, "optimizer_state": "kept", "lr": 0.01, "method": "FA+RM"}
+    one, two = trained(**settings), trained(**settings, engine="pool", workers=2)
+    assert params_sha256(one.state.params) == params_sha256(two.state.params)
+    assert one.settings.optimizer == "own"
+    named = trained(**{**settings, "optimizer": "adam"})
+    assert params_sha256(named.state.params) != params_sha256(one.state.params)
+
+
+def test_what_is_no_optimizer_is_told():
+    with pytest.raises(SettingsError, match=r"optimizer = adom: there is none of that name; there are .*adam"):
+        trained(optimizer="adom")
+    with pytest.raises(SettingsError, match=r"optimizer gives a list, expected a torch.optim.Optimizer"):
+        trained(optimizer=lambda weights, lr: list(weights))
+    with pytest.raises(TaskError, match="client 0, round 1: training failed: TypeError"):
+        trained(optimizer=torch.optim.LBFGS)
+    with pytest.raises(SettingsError, match="engine = stacked: the clients step by an optimizer of torch's"):
+        trained(optimizer="adam", engine="stacked")
