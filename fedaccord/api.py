@@ -19,6 +19,7 @@ from fedaccord.core.errors import DataError, FedAccordWarning, RunError
 from fedaccord.core.params import load_params
 from fedaccord.core.protocols import Method, Part
 from fedaccord.core.records import ClientData, LossFunction, Prepare, RoundLog, ServerState
+from fedaccord.core.travel import Travels
 from fedaccord.data.lazy import Collate
 from fedaccord.data.prepare import as_stored
 from fedaccord.data.sets import Data, as_examples
@@ -67,6 +68,7 @@ def federate(
     prepare: Prepare = as_stored,
     collate: Collate | None = None,
     optimizer: str | MakeOptimizer = "sgd",
+    travels: Travels = "all",
     folder: str | Path | None = None,
     show: bool = False,
     **settings: Any,
@@ -85,6 +87,8 @@ def federate(
     better      the metric to judge by, where it is not the first
     collate     a list of a Dataset's items -> (inputs, targets) of a batch; None: they are stacked
     optimizer   the clients': sgd, one of torch.optim by name, or a function (weights, lr=rate) -> torch optimizer
+    travels     what is sent and averaged: all, trainable, no-norm, names with wildcards, or (name, tensor) -> bool; the
+                rest is frozen if it is not trained, and otherwise each client's own
     prepare     stored inputs -> what the model sees; gets a generator in training, None otherwise
     folder      a run folder, kept up to date every round; if it holds this run already, training goes on from there
     show        print progress
@@ -108,12 +112,14 @@ def federate(
         name: ", ".join(value) if isinstance(value, list | tuple) else value for name, value in settings.items()
     }
     make = optimizer if callable(optimizer) else None
+    predicate = None if isinstance(travels, str) else travels
     resolved = config.make(
         settings,
         {
             "task": "python",
             "method": chosen.name,
-            "optimizer": config.OWN if callable(optimizer) else optimizer,
+            "optimizer": optimizer if isinstance(optimizer, str) else config.OWN,
+            "travels": travels if isinstance(travels, str) else config.OWN,
             "split": "natural",
             "clients": len(data),
             "rounds": rounds,
@@ -127,7 +133,7 @@ def federate(
     model = copy.deepcopy(model)
     judged = metrics_of(metrics, loss, better)
     whole = with_server_steps(chosen, resolved.values())
-    setup = simulation_of(Parts(resolved, whole, model, prepare, data, held, tested, loss, judged, make))
+    setup = simulation_of(Parts(resolved, whole, model, prepare, data, held, tested, loss, judged, make, predicate))
     with nullcontext() if folder is None else open_folder(Path(folder), setup.settings) as place:
         outcome = drive(setup, place, choose(setup, as_json=False) if show else None)
     for sentence in outcome.warnings:

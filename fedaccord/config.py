@@ -31,7 +31,7 @@ GRID = "lr = 0.001..1/25 log; steps = 1, 2, 3, 5, 8, 13, 20, 32, 50 log"
 OTHER = {"lr": 0.001, "grid": GRID.replace("0.001..1/25", "0.00001..0.1/33")}
 """Defaults for optimizers other than SGD: Adam and its kin step by about the rate itself, whatever the gradient."""
 OWN = "own"
-"""The name of an optimizer that was given as a function."""
+"""What stands in the settings for an optimizer or a predicate that was given as a function."""
 ENGINES = "auto, serial, pool, stacked, ray"
 SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "natural")
 
@@ -102,6 +102,10 @@ class Settings:
         role=NUMERICS,
     )  # fmt: skip
     batch_size: int = at_least(1, 64, "Examples in a mini-batch; a client with fewer uses all it has.")
+    travels: str = setting(
+        "all", "What is sent and averaged: all, trainable (the rest is frozen), no-norm (normalisation stays at home), "
+        "names with wildcards and commas, !name: all but this. What does not travel is frozen or each client's own.",
+    )  # fmt: skip
     optimizer: str = setting(
         "sgd", "The clients' optimizer: sgd, or one of torch.optim by name, such as adam or adamw."
     )
@@ -181,6 +185,10 @@ class Settings:
         "", "What is measured on the test set, with commas: accuracy, f1, auc, perplexity, bits, mae, mse, r2 (as the "
         "task says if empty); the first is the one to judge by.", role=OBSERVATION,
     )  # fmt: skip
+    client_test: float = below_one(
+        0.0,
+        "Share of its examples that a client keeps to measure the metrics on (0.2 if a part of the model is its own).",
+    )
     tensorboard: bool = setting(False, "Also write TensorBoard's event files (extra: trackers).", role=OPERATION)
     mlflow: bool = setting(False, "Also log to MLflow, or into the run folder (extra: trackers).", role=OPERATION)
     checkpoint_every: int = at_least(

@@ -15,6 +15,7 @@ from fedaccord.config import Settings
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.modules import load_variable
 from fedaccord.core.records import LossFunction, Prepare
+from fedaccord.core.travel import Travels
 from fedaccord.data import cifar10, digits, fashion_mnist, mnist, own, speech_commands
 from fedaccord.data.lazy import Collate
 from fedaccord.data.prepare import Pixels, as_stored
@@ -42,6 +43,7 @@ class Task:
                       accuracy, or the loss
     better            the metric to judge by, where it is not the first
     optimizer         (weights, lr=rate) -> a torch optimizer, such as torch.optim.AdamW; None: what the settings name
+    travels           (name, tensor) -> whether it is sent and averaged; None: what the settings say (all)
     collate           a list of a Dataset's items -> (inputs, targets) of a batch; None: they are stacked
 
     `settings` are the task's defaults, `schedule` its tuned baseline for "iid" and "non-iid" clients.
@@ -60,6 +62,7 @@ class Task:
     load_server_data: Callable[[], tuple[Data | None, Data | None]] | None = None
     collate: Collate | None = None
     optimizer: MakeOptimizer | None = None
+    travels: Travels | None = None
 
     def __post_init__(self) -> None:
         if self.data is None and self.load_my_data is None:
@@ -69,6 +72,7 @@ class Task:
         """What this task sets where the user says nothing."""
         own = {"split": "natural"} if self.data is None else {}
         own |= {"optimizer": config.OWN} if self.optimizer is not None else {}
+        own |= {"travels": config.OWN} if self.travels is not None else {}
         return {**own, **self.settings, **self.schedule.get("iid" if split in ALIKE else "non-iid", {})}
 
     def resolved(self, **own: Any) -> Settings:

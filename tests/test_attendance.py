@@ -1,7 +1,6 @@
 """Nobody is lost in silence: who does not count is told while a run goes on, at its end, and on the page."""
 
 import json
-import math
 import os
 import sys
 
@@ -58,11 +57,11 @@ def test_many_clients_are_counted_not_listed():
 
 
 def sites(bad=()):
-    """Four clients of 20 examples; those named have a NaN."""
+    """Four clients of 20 examples; those named have such large numbers that training on them blows up."""
     draw = torch.Generator().manual_seed(0)
     data = [(torch.randn(20, 3, generator=draw), torch.arange(20) % 2) for _ in range(4)]
     for client in bad:
-        data[client][0][5, 1] = math.nan
+        data[client][0][:] = 3e38
     return data
 
 
@@ -71,7 +70,7 @@ def net():
     return nn.Linear(3, 2)
 
 
-def test_a_nan_in_one_clients_data_is_seen_at_once_and_in_the_end(capsys):
+def test_a_client_that_blows_up_is_seen_at_once_and_in_the_end(capsys):
     good = sites()[0]
     with pytest.warns(FedAccordWarning, match=r"client 2 never counted: a value is not finite"):
         history = federate(net(), sites(bad=[2]), good, rounds=3, show=True, engine="serial")
@@ -107,7 +106,7 @@ from fedaccord.data.sets import DataSet
 
 def data():
     x, y = torch.randn(90, 3, generator=torch.Generator().manual_seed(0)), torch.arange(90) % 3
-    x[(y == 1) & (torch.arange(90) > 60)] = float("nan")  # class 1 is client 1's, and these are not the server's
+    x[(y == 1) & (torch.arange(90) > 60)] = 3e38  # it blows up; class 1 is client 1's, and these are not the server's
     return DataSet(Examples(x, y), Examples(x[:6], y[:6]), ("a", "b", "c"))
 
 task = Task("odd", data, lambda: nn.Linear(3, 3), settings={"clients": 3, "validation_per_class": 2, "rounds": 3})

@@ -304,7 +304,7 @@ def test_log_lines_have_all_that_the_design_names(tmp_path):
     line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text())
     assert list(line) == [
         "round", "hyper", "cohort", "refused", "loss", "metrics", "reward", "policy", "guard", "clients",
-        "step_norm", "method", "last_loss", "stretch", "handed", "seconds"
+        "step_norm", "method", "last_loss", "stretch", "handed", "bytes", "seconds"
     ]  # fmt: skip
 
 

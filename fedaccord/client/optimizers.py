@@ -105,7 +105,7 @@ class Sgd:
         if self.corrections is not None:
             if self.corrections.gradients:  # autograd may give two weights the same tensor
                 step[: self.own] = [gradient.clone() for gradient in step[: self.own]]
-            self.corrections(self.weights[: self.own], step[: self.own])
+            self.corrections(self.weights, step)
         if self.longest:
             step[: self.own] = clipped(step[: self.own], self.norm(step[: self.own]), self.longest)
         if self.decay:
@@ -160,7 +160,7 @@ class TorchDescent:
         step = [gradient.clone() for gradient in gradients]  # autograd may give two weights the same tensor
         own = step[: self.own]
         if self.corrections is not None:
-            self.corrections(self.weights[: self.own], own)
+            self.corrections(self.weights, own)
         if self.longest:
             own = clipped(own, torch.stack(torch._foreach_norm(own)).norm(), self.longest)
         for weight, gradient in zip(self.weights, [*own, *step[self.own :]], strict=True):

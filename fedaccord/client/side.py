@@ -35,11 +35,11 @@ class ClientSide:
         owners = dict(self.parts)
         self.kept: dict[str, Params] = {}  # templates of what a client keeps
         for name, (part, slot) in method.slots("client").items():
-            template = owners[part].own_template() if slot.like == OWN else slot.template(built.model)
+            template = owners[part].own_template() if slot.like == OWN else slot.template(built.model, built.travel)
             if template:
                 self.kept[name] = template
-        self.up = {name: slot.template(built.model) for name, (_, slot) in method.slots("up").items()}
-        self.down = {name: slot.template(built.model) for name, (_, slot) in method.slots("down").items()}
+        self.up = {n: slot.template(built.model, built.travel) for n, (_, slot) in method.slots("up").items()}
+        self.down = {n: slot.template(built.model, built.travel) for n, (_, slot) in method.slots("down").items()}
         self.zeros = {n: self.kept[n] for n, (_, s) in method.slots("client").items() if s.like != OWN}
         self.weights = {
             kind: {name for name, (_, slot) in method.slots(kind).items() if slot.like == WEIGHTS}
@@ -59,7 +59,10 @@ class ClientSide:
     def corrections(
         self, weights: Sequence[str], hyper: Hyper, received: list[Tensor], down: Packages, kept: Packages
     ) -> "Corrections | None":
-        """The hook before each optimizer step, or None if no part has one; `weights` are the trained ones' names."""
+        """The hook before each optimizer step, or None if no part has one.
+
+        `weights`: the names of what is trained and travels; `received`: its values as they came.
+        """
         active = [(part, made) for part, made in self.parts if made.corrects(hyper) != NOTHING]
         if not active:
             return None
@@ -70,7 +73,8 @@ class ClientSide:
             sent = {slot: [params[name] for name in weights] for slot, params in part.own(down).items()}
             held = {slot: [params[name] for name in weights] for slot, params in part.own(kept).items()}
             steps.append((made, Step([], [], hyper, received, sent, held)))
-        return Corrections(steps, any(made.corrects(hyper) == THE_GRADIENTS for _, made in active))
+        gradients = any(made.corrects(hyper) == THE_GRADIENTS for _, made in active)
+        return Corrections(steps, gradients, len(weights))
 
     def held(self, kept: Packages) -> Packages:
         """What a client kept, with zeros in the slots of a client that never kept anything."""
@@ -80,13 +84,14 @@ class ClientSide:
 class Corrections:
     """The methods' in-place hooks before an optimizer step, at one fixed place."""
 
-    def __init__(self, steps: Sequence[tuple[ClientPart, Step]], gradients: bool):
+    def __init__(self, steps: Sequence[tuple[ClientPart, Step]], gradients: bool, count: int):
         self.steps = steps
+        self.count = count  # of the trained weights, the first so many: those that travel
         self.gradients = gradients  # whether gradients may be changed: then they must not be shared with anything
 
     def __call__(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         for made, step in self.steps:
-            step.weights[:], step.gradients[:] = weights, gradients
+            step.weights[:], step.gradients[:] = weights[: self.count], gradients[: self.count]
             made.correct(step)
 
 

@@ -1,7 +1,7 @@
 """Lines 7-12: what one client does with the model it receives."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,10 +15,23 @@ from fedaccord.core.batches import clone, output_of
 from fedaccord.core.errors import FedAccordError, TaskError
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import trained_weights
-from fedaccord.core.records import ClientData, ClientUpdate, LossFunction, Objective, Order, Packages, Prepare
+from fedaccord.core.records import (
+    ClientData,
+    ClientUpdate,
+    LossFunction,
+    Metric,
+    Objective,
+    Order,
+    Packages,
+    Params,
+    Prepare,
+    metrics_on,
+)
 from fedaccord.core.seeds import generator, global_seed
+from fedaccord.core.travel import HOME, Travel
 
 REPORT_EXAMPLES = 64
+TEST_BATCH = 128
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,31 @@ class Site:
     ready: bool = False  # whether the clients' inputs are already what the model sees: `prepare` changes nothing
     optimizer: ClientOptimizer = field(default_factory=ClientOptimizer)
     store: str = "auto"  # where clients keep things: memory, disk, or auto: on disk if it would not fit
+    travel: Travel | None = None  # which of the model's tensors travel; None: all
+    stays: Params = field(default_factory=dict)  # of what does not travel and may change in training: how it starts
+    tests: Sequence[ClientData] = ()  # what each client keeps to measure the metrics on; empty: nobody does
+    metrics: Sequence[Metric] = ()
+
+    @property
+    def names(self) -> Container[str] | None:
+        """Of the tensors that travel; None: all."""
+        return None if self.travel is None else self.travel.names
+
+    def whole(self, params: Params, kept: Packages) -> Params:
+        """What a client puts into the model: what travelled, and its own part as it kept it, or as it starts."""
+        return {**self.stays, **kept.get(HOME, {}), **params} if self.stays else params
+
+    def trained(self, model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The trained weights: those that travel, and those that stay."""
+        weights = trained_weights(model)
+        if self.travel is None or not self.travel.home:
+            return weights, {}
+        own = {name: weight for name, weight in weights.items() if name in self.travel.names}
+        return own, {name: weight for name, weight in weights.items() if name not in own}
+
+    def kept_at_home(self, model: nn.Module) -> Packages:
+        """The client's own part of the model, for it to keep."""
+        return {HOME: read_params(model, self.travel.home)} if self.travel is not None and self.travel.home else {}
 
 
 class Trainer(Protocol):
@@ -74,15 +112,15 @@ def train(site: Site, model: nn.Module, order: Order, client: int, kept: Package
     `model` is a workspace: its parameters are overwritten.
     """
     data, hyper = site.clients[client], order.hyper_of(client)
-    reports = reported(site, model, order, client)
-    load_params(model, order.params)  #                                                                        7
+    reports = (*reported(site, model, order, client, kept), tested(site, model, order, client, kept))
+    load_params(model, site.whole(order.params, kept))  #                                                      7
     model.train()
     work = site.method.begin(site.objective, model, order, hyper, client, site.seed, kept)
-    own = trained_weights(model)
+    own, home = site.trained(model)
     beside = [weight for part in work.trained for weight in trained_weights(part).values()]
     received = [order.params[name] for name in own]
     corrections = site.method.corrections(list(own), hyper, received, order.down, site.method.held(kept))
-    descend = site.optimizer.begin(list(own.values()), beside, hyper, corrections, kept)
+    descend = site.optimizer.begin([*own.values(), *home.values()], beside, hyper, corrections, kept)
     total = torch.zeros((), device=next(model.parameters()).device)
     augment = generator(site.seed, "augment", order.round, client)
     batches = data.batches(minibatches(site, order, client), generator(site.seed, "reading", order.round, client))
@@ -91,15 +129,15 @@ def train(site: Site, model: nn.Module, order: Order, client: int, kept: Package
             loss = work(site.prepare(batch.inputs, augment), batch.targets)  #                                 9
             descend(torch.autograd.grad(loss, descend.weights, allow_unused=True, materialize_grads=True))  # 10
             total += loss.detach()
-    params = read_params(model)
-    sent, keeps = work.finish(
-        params, descend.kept()
-    )  #                                                                      12
+    params = read_params(model, order.params)
+    sent, keeps = work.finish(params, {**descend.kept(), **site.kept_at_home(model)})  #                      12
     return ClientUpdate(client, params, len(data), float(total) / hyper.steps, sent, *reports), keeps
 
 
 @torch.no_grad()
-def reported(site: Site, model: nn.Module, order: Order, client: int) -> tuple[float | None, float | None]:
+def reported(
+    site: Site, model: nn.Module, order: Order, client: int, kept: Packages
+) -> tuple[float | None, float | None]:
     """The scalars of the paper's second way of line 15: the loss of w_t, and if asked for that of w_{t-1}, on the same
     small part of the client's data."""
     if not order.report_loss:
@@ -109,10 +147,24 @@ def reported(site: Site, model: nn.Module, order: Order, client: int) -> tuple[f
     some = data[torch.randperm(len(data), generator=draw)[:REPORT_EXAMPLES]]
     for number, params in enumerate((order.params, order.previous)):
         if params is not None:
-            load_params(model, params)
+            load_params(model, site.whole(params, kept))
             output = output_of(model.eval(), site.prepare(clone(some.inputs), None))
             losses[number] = float(site.measure(output, some.targets))
     return losses[0], losses[1]
+
+
+@torch.no_grad()
+def tested(site: Site, model: nn.Module, order: Order, client: int, kept: Packages) -> Mapping[str, float]:
+    """The metrics of w_t, with the client's own part of the model if it has one, on what it keeps for that."""
+    if not order.report_metrics or not site.tests or not len(site.tests[client]):
+        return {}
+    load_params(model, site.whole(order.params, kept))
+    model.eval()
+    batches = []
+    for first in range(0, len(site.tests[client]), TEST_BATCH):
+        some = site.tests[client][first : first + TEST_BATCH]
+        batches.append((output_of(model, site.prepare(clone(some.inputs), None)), some.targets))
+    return metrics_on(batches, site.metrics)
 
 
 @contextmanager

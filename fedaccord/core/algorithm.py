@@ -113,6 +113,7 @@ class Experiment:
     test_every: int = 1
     clients_report: bool = False  # L_t comes from the clients (the paper's second way)
     paired: bool = False  # they measure w_{t-1} as well, on the same examples
+    clients_test: bool = False  # they measure the metrics, each on a part of its own data
     data: Callable[[], Iterable[torch.Tensor]] = tuple  # what the clients hold here, to know it again after a resume
 
 
@@ -143,15 +144,16 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
         h, psi = ex.policy.propose(state.policy, t, cohort, generator(ex.seed, "policy", t))  #          4
     order = Order(t, cohort, state.params, h.hyper, h.each, ex.server.to_send(state.model),
                   {i: state.model.accepted[i] for i in cohort if i in state.model.accepted},
-                  ex.clients_report, state.previous.params if ex.paired and state.previous else None)  # fmt: skip
+                  ex.clients_report, state.previous.params if ex.paired and state.previous else None,
+                  ex.clients_test and tests_in(ex, t))  # fmt: skip
     updates = clock.each("train", ex.engine.train(order))  #                                          6-13
     with clock("aggregate"):
         mean = ex.server.aggregate(t, state.model, updates, h.hyper, ex.total_examples)  #              14
     with clock("evaluate"):
         measure = measuring(ex, mean.accepted)
         verdict = ex.guard(state, mean, measure)  #                                                  15, 16
-        handed, metrics = None, {}
-        if ex.metrics is not None and (t % ex.test_every == 0 or t == ex.rounds):
+        handed, metrics = None, mean_metrics(mean.accepted)
+        if ex.metrics is not None and tests_in(ex, t):
             handed, params = handed_out(ex, verdict.model, measure)
             metrics = ex.metrics(params)
     with clock("policy"):
@@ -174,6 +176,7 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
         last_loss=verdict.last_loss,
         stretch=None if verdict.stretch is None else verdict.stretch.taken,
         handed=handed,
+        bytes=seen.bytes,
         seconds=clock.seconds(),
     )
     # the model before this one is kept only where its successor's loss is known a round late
@@ -222,6 +225,21 @@ def weighted_mean(accepted: Sequence[Accepted], of: Callable[[Accepted], float])
     """Over the clients that counted, each by its examples; 0 if there are none."""
     examples = sum(each.examples for each in accepted)
     return math.fsum(each.examples * of(each) for each in accepted) / max(1, examples)
+
+
+def tests_in(ex: Experiment, round: int) -> bool:
+    """Whether the metrics are measured in this round."""
+    return round % ex.test_every == 0 or round == ex.rounds
+
+
+def mean_metrics(accepted: Sequence[Accepted]) -> dict[str, float]:
+    """What the clients measured themselves, each by its examples; nothing if they were not asked."""
+    names = dict.fromkeys(name for each in accepted for name in each.metrics)
+    found = {}
+    for name in names:
+        own = [(each.examples, each.metrics[name]) for each in accepted if name in each.metrics]
+        found[name] = math.fsum(n * value for n, value in own) / sum(n for n, _ in own)
+    return found
 
 
 def relative_norm(mean: Aggregated) -> float | None:

@@ -28,6 +28,7 @@ from fedaccord.core.records import (
     Refusal,
 )
 from fedaccord.core.settings import Setting
+from fedaccord.core.travel import Travel
 
 # ---------------------------------------------------------------- packages: what a method sends and keeps
 
@@ -46,12 +47,16 @@ class Slot:
     like: str = WEIGHTS
     weighted: bool = True  # sent up: averaged by the clients' numbers of examples, or each counts the same
 
-    def template(self, model: nn.Module) -> Params:
-        """Zeros of the right names, shapes and types."""
+    def template(self, model: nn.Module, travel: Travel | None = None) -> Params:
+        """Zeros of the right names, shapes and types; of the model, only what travels."""
         if self.like == SCALAR:
             return {"value": torch.zeros((), dtype=torch.float64)}
         tensors = model.state_dict() if self.like == STATE else trained_weights(model)
-        return {name: torch.zeros_like(value, memory_format=torch.contiguous_format) for name, value in tensors.items()}
+        return {
+            name: torch.zeros_like(value, memory_format=torch.contiguous_format)
+            for name, value in tensors.items()
+            if travel is None or name in travel.names
+        }
 
 
 @dataclass(frozen=True)
@@ -239,11 +244,15 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class Built:
-    """What a client part is made from: the model, two inputs as the model sees them, and the settings by name."""
+    """What a client part is made from: the model, two inputs as the model sees them, and the settings by name.
+
+    `travel`: which of the model's tensors travel; None: all.
+    """
 
     model: nn.Module
     example: Batch
     settings: Mapping[str, Any]
+    travel: Travel | None = None
 
 
 class Part:

@@ -1,15 +1,15 @@
 """The nouns: what is passed between the parts. Frozen values with hardly any behaviour."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from fedaccord.core.batches import Batch, count, leaves, mapped
-from fedaccord.core.errors import MethodError
+from fedaccord.core.batches import Batch, count, leaves, mapped, together
+from fedaccord.core.errors import MethodError, TaskError
 
 Params = dict[str, Tensor]
 """Tensors by name: a model's state (parameters and persistent buffers), or one package of a method."""
@@ -142,6 +142,20 @@ class Metric:
     higher: bool = True  # whether more is better
     percent: bool = False  # whether it is shown as a percentage
 
+    def of(self, outputs: Any, targets: Batch) -> float:
+        """Its value; whatever a user's function raises is told with its name."""
+        try:
+            return float(self.measure(outputs, targets))
+        except Exception as error:
+            raise TaskError(f"metric {self.name} failed: {type(error).__name__}: {error}") from error
+
+
+def metrics_on(batches: Iterable[tuple[Any, Batch]], metrics: Sequence[Metric]) -> dict[str, float]:
+    """The metrics, by name, of a model's (outputs, targets); one that is not a number is left out."""
+    outputs, targets = map(together, zip(*batches, strict=True))
+    found = {metric.name: metric.of(outputs, targets) for metric in metrics}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
 
 @dataclass(frozen=True)
 class Order:
@@ -156,6 +170,7 @@ class Order:
     since: Mapping[int, int] = field(default_factory=dict)  # client -> the round whose kept values it goes on from
     report_loss: bool = False  # whether a client shall measure the received model on a part of its data
     previous: Params | None = None  # w_{t-1}, if it shall measure that one too, on the same part
+    report_metrics: bool = False  # whether it shall measure the metrics of w_t on the part that it keeps for that
 
     def hyper_of(self, client: int) -> Hyper:
         return self.each.get(client, self.hyper)
@@ -172,6 +187,7 @@ class ClientUpdate:
     sent: Packages = field(default_factory=dict)  # what the method sends up beside the model
     received_loss: float | None = None  # loss of w_t on a small part of the client's data, if asked for
     previous_loss: float | None = None  # loss of w_{t-1} on the same part, if asked for
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of w_t and its own part of the model, if asked for
 
 
 @dataclass(frozen=True)
@@ -185,6 +201,7 @@ class Accepted:
     received_loss: float | None = None
     previous_loss: float | None = None
     moved: float | None = None  # the norm of what entered the mean, where that is another: it was clipped
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def entered(self) -> float:
@@ -194,9 +211,10 @@ class Accepted:
     def entry(self) -> dict[str, Any]:
         """Its line in the log: JSON values, without what was not asked for."""
         reports = {"received_loss": self.received_loss, "previous_loss": self.previous_loss}
-        return {"examples": self.examples, "loss": finite(self.loss), "update_norm": self.update_norm} | {
-            name: finite(value) for name, value in reports.items() if value is not None
-        }
+        asked = {name: finite(value) for name, value in reports.items() if value is not None}
+        metrics = {"metrics": dict(self.metrics)} if self.metrics else {}
+        own = {"examples": self.examples, "loss": finite(self.loss), "update_norm": self.update_norm}
+        return {**own, **asked, **metrics}
 
 
 def finite(value: float) -> float | None:
@@ -294,4 +312,5 @@ class RoundLog:
     last_loss: float | None = None  # of the model itself, where `loss` is that of its running mean
     stretch: float | None = None  # how far the server went along the clients' mean step, where it looked for that
     handed: str | None = None  # whose metrics these are: the last model, or the short or long running mean
+    bytes: int = 0  # sent down and up
     seconds: dict[str, float] = field(default_factory=dict)

@@ -120,7 +120,7 @@ class PoolEngine(SerialEngine):
             return
         self.stop()
         OPEN.add(self)
-        model, method = read_params(self.site.model), self.site.method
+        model, method = read_params(self.site.model, self.site.names), self.site.method
         sent, kept = flatten(method.up), flatten(method.kept)
         self.size = size_of(model) + size_of(sent)
         self.received, self.previous, self.down = shared(model), shared(model), shared(flatten(method.down))

@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedaccord.client.optimizers import Sgd
 from fedaccord.client.side import ClientRound
-from fedaccord.client.training import Site, minibatches, reported
+from fedaccord.client.training import Site, minibatches, reported, tested
 from fedaccord.core.batches import Batch, leaves, like, together
 from fedaccord.core.errors import EngineError
 from fedaccord.core.params import load_params, read_params
@@ -62,7 +62,7 @@ class Stack:
 
     clients: Sequence[int]
     hyper: Hyper
-    reports: Sequence[tuple[float | None, float | None]]
+    reports: Sequence[tuple[float | None, float | None, Mapping[str, float]]]
     kept: Sequence[Packages]  # what each kept from its last round
     rounds: Sequence[ClientRound]
     whole: Whole
@@ -123,7 +123,9 @@ class Stacks:
     def begin(self, order: Order, clients: Sequence[int], kept: Sequence[Packages]) -> Stack:
         """Line 7 for each client: the received parameters, and what it kept."""
         site, model = self.site, self.workspace
-        reports = [reported(site, model, order, client) for client in clients]
+        reports = [
+            (*reported(site, model, order, client, {}), tested(site, model, order, client, {})) for client in clients
+        ]
         load_params(model, order.params)
         model.train()
         hyper = order.hyper_of(clients[0])
@@ -208,7 +210,7 @@ class Stacks:
         with torch.no_grad():
             for name, weight in trained_weights(stack.whole).items():
                 weight.copy_(stack.trained[name][place])
-        client, params = stack.clients[place], read_params(self.workspace)
+        client, params = stack.clients[place], read_params(self.workspace, self.site.names)
         sent, keeps = stack.rounds[place].finish(params)
         examples = len(self.site.clients[client])
         return ClientUpdate(client, params, examples, loss, sent, *stack.reports[place]), keeps
@@ -240,7 +242,7 @@ class StackDescent(Sgd):
             super().__call__([torch.bmm(*g) if isinstance(g, tuple) else g for g in gradients])
             return
         if self.corrections is not None:  # of the weights alone
-            self.corrections(self.weights[: self.own], [])
+            self.corrections(self.weights, [])
         whole = [place for place, gradient in enumerate(gradients) if isinstance(gradient, Tensor)]
         if whole:
             weights, steps = [self.weights[place] for place in whole], [gradients[place] for place in whole]
@@ -354,13 +356,15 @@ def cannot_stack(site: Site, hyper: Hyper) -> str | None:
     """Why this model's clients cannot be trained in stacks (dropout, BatchNorm ...); None if they can. Tries it."""
     if site.optimizer.make is not None or site.optimizer.keep:
         return "the clients step by an optimizer of torch's, each for itself"
+    if site.stays:
+        return "a part of the model stays with each client"
     stacks = Stacks(site)
     client, *others = [number for number, data in enumerate(site.clients) if len(data)]
 
     def code(round: int, client: int, number: float) -> str:
         """The step as it is traced for this client in this round, with this number in every scalar that is sent."""
         down = {slot: {n: v + number * (v.dim() == 0) for n, v in each.items()} for slot, each in sent.items()}
-        order = Order(round, (), read_params(site.model), hyper, down=down)
+        order = Order(round, (), read_params(site.model, site.names), hyper, down=down)
         stack = stacks.begin(order, [client, client], [{}, {}])
         return str(trace(stack, *stacks.example(stack)).code)
 

@@ -20,7 +20,8 @@ from fedaccord.client.store import ClientStore
 from fedaccord.client.training import Site, train
 from fedaccord.core.errors import FedAccordError, SettingsError, UpdateRefused
 from fedaccord.core.files import write_durably
-from fedaccord.core.packages import check, check_finite, flatten
+from fedaccord.core.packages import check, check_finite, decode, flatten
+from fedaccord.core.params import load_params, read_params
 from fedaccord.core.processes import die_with
 from fedaccord.core.records import Order
 from fedaccord.core.settings import Setting
@@ -66,6 +67,24 @@ class Member:
         self.workspace = copy.deepcopy(site.model)
         self.store = ClientStore(folder / experiment, in_memory=False)
         self.last: tuple[str, ConfigRecord] | None = None  # the newest order that was carried out, and its answer
+        self.fixed = folder / experiment / "fixed.safetensors"
+        self.settled = site.travel is None or not site.travel.fixed  # whether it has all that never changes
+        if not self.settled and self.fixed.exists():
+            self.take(self.fixed.read_bytes())
+
+    def take(self, data: bytes) -> None:
+        """Put the part of the model that is the same everywhere in its place, for good; refuse any other."""
+        assert self.site.travel is not None
+        params = decode(data)
+        check(params, read_params(self.site.model, self.site.travel.fixed), "what is fixed in my model")
+        check_finite(params)
+        load_params(self.site.model, params)
+        load_params(self.workspace, params)
+        self.site.stays.update({name: params[name] for name in self.site.stays.keys() & params.keys()})
+        self.settled = True
+        if not self.fixed.exists() or self.fixed.read_bytes() != data:
+            self.fixed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_durably(self.fixed, data, mode=0o600)
 
     def answer(self, record: Mapping[str, Any]) -> ConfigRecord:
         """Carry out an order and return the reply. Whatever is refused leaves what the client keeps as it was."""
@@ -76,6 +95,8 @@ class Member:
 
     def carried_out(self, record: Mapping[str, Any]) -> ConfigRecord:
         """Train as ordered, from what was kept in the round that the order names; forget what is no longer needed."""
+        if not self.settled:
+            raise UpdateRefused("I have not got the part of the model that is the same everywhere")
         order = self.checked(record)
         since = order.since[self.client]
         keeps = bool(self.site.method.kept)
@@ -94,7 +115,7 @@ class Member:
         if self.site.method.kept and (type(record.get("since")) is not int or type(record.get("needed")) is not int):
             raise UpdateRefused("the message does not name the round that I go on from")
         self.limits.check(order, self.client, self.site.method.settings)
-        own = self.site.model.state_dict()
+        own = read_params(self.site.model, self.site.names)
         for params in (order.params, *([order.previous] if order.previous is not None else [])):
             check(params, own, "my model")
             check_finite(params)
@@ -139,6 +160,11 @@ def in_a_child(member: Member, message: Message) -> Message:
     asked = hashlib.sha256(ConfigRecord(dict(record)).deflate()).hexdigest()
     if member.last is not None and member.last[0] == asked:  # sent twice: the answer was slow, or lost
         return reply_with(member.last[1], message)
+    if "fixed" in record and not member.settled:  # here, not in the child: it is for all rounds to come
+        try:
+            member.take(record["fixed"])
+        except FedAccordError as error:
+            return reply_with(refusal_record(str(error)), message)
     reader, writer = os.pipe()
     parent = os.getpid()
     child = os.fork()

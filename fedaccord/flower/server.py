@@ -7,7 +7,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedaccord.core.records import ClientUpdate, Order, Refusal
+from fedaccord.core.records import ClientUpdate, Order, Params, Refusal
 from fedaccord.flower import wire
 from fedaccord.flower.adapter import LOST, POLL
 
@@ -25,11 +25,22 @@ class FlowerEngine:
 
     A client is known by its own number, whatever node it sits on. An order that got lost with a process is sent again:
     whoever has to do a round twice starts from what the order names, so it gives the same answer. `keeps`: whether
-    clients keep anything between rounds.
+    clients keep anything between rounds. `fixed`: the part of the model that is the same everywhere and never changes;
+    it goes along until a client has answered with an update, so mostly once.
     """
 
-    def __init__(self, grid: Grid, experiment: str, deadline: float, min_replies: int = 1, keeps: bool = False):
+    def __init__(
+        self,
+        grid: Grid,
+        experiment: str,
+        deadline: float,
+        min_replies: int = 1,
+        keeps: bool = False,
+        fixed: Params | None = None,
+    ):
         self.grid, self.experiment, self.keeps = grid, experiment, keeps
+        self.fixed = wire.fixed_record(fixed) if fixed else None
+        self.settled: set[int] = set()  # clients that have what is fixed
         self.deadline, self.min_replies = deadline, min_replies
         self.nodes: dict[int, int] = {}  # client -> node
         self.asked: dict[str, int] = {}  # roll-call messages that wait for an answer
@@ -51,6 +62,8 @@ class FlowerEngine:
             contents[client] = RecordDict({wire.RECORD: shared})
             if extra := wire.client_record(order, client, needed, shared):
                 contents[client][wire.FOR_CLIENT] = extra
+            if self.fixed is not None and client not in self.settled:
+                contents[client][wire.FIXED] = self.fixed
         sent: dict[str, int] = {}
         due = dict.fromkeys(order.cohort, 0.0)  # client -> when to send (again)
         pause = dict.fromkeys(order.cohort, self.pause)
@@ -77,7 +90,9 @@ class FlowerEngine:
                     due[client] = min(due[client], time.monotonic() + 1.0)
                 elif client in missing and client not in done:
                     done[client] = wire.read_update(client, order, wire.records_of(reply))
-                    usable += isinstance(done[client], ClientUpdate)
+                    good = isinstance(done[client], ClientUpdate)
+                    usable += good
+                    (self.settled.add if good else self.settled.discard)(client)
                     self.absent.discard(client)
                     slowest = time.monotonic() - begin
             enough = usable >= self.min_replies and all(client in done or self.hopeless(client) for client in waiting)

@@ -15,12 +15,14 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedaccord.core.errors import UpdateRefused
 from fedaccord.core.packages import decode, encode, flatten, unflatten
-from fedaccord.core.records import OPTIMIZER, ClientUpdate, Hyper, Order, Refusal
+from fedaccord.core.records import OPTIMIZER, ClientUpdate, Hyper, Order, Params, Refusal
 
-VERSION = 2
+VERSION = 3
 """Of what travels; both ends must speak the same."""
-RECORD, FOR_CLIENT = "fedaccord", "fedaccord.client"
-"""The names of our records in a message: what all clients get, and what is this client's."""
+RECORD, FOR_CLIENT, FIXED = "fedaccord", "fedaccord.client", "fedaccord.fixed"
+"""The names of our records in a message: what all clients get, what is this client's, and what is sent to it once."""
+MOST_METRICS = 100
+"""A client that sends more than these is not believed."""
 WHOLE = ("steps", "batch_size")
 
 ODD = (KeyError, TypeError, ValueError, OverflowError, RuntimeError)
@@ -43,7 +45,7 @@ def reply_with(record: ConfigRecord, message: Message) -> Message:
 def records_of(message: Message) -> dict[str, Any]:
     """Return what is ours in a message, under plain names."""
     found = message.content.config_records
-    return {**found.get(RECORD, ConfigRecord()), **found.get(FOR_CLIENT, ConfigRecord())}
+    return {name: value for part in (RECORD, FOR_CLIENT, FIXED) for name, value in found.get(part, {}).items()}
 
 
 # ---------------------------------------------------------------- down
@@ -63,8 +65,9 @@ def order_record(order: Order, experiment: str, needed: Mapping[int, int] | None
             "params": encode(order.params),
         }
     )
-    if order.report_loss:
-        record["report_loss"] = True
+    for name in ("report_loss", "report_metrics"):
+        if getattr(order, name):
+            record[name] = True
     if order.down:
         record["down"] = encode(flatten(order.down))
     if order.previous is not None:
@@ -73,6 +76,11 @@ def order_record(order: Order, experiment: str, needed: Mapping[int, int] | None
         [(most, _)] = Counter(rounds_of(order, client, needed) for client in order.cohort).most_common(1)
         record["since"], record["needed"] = most
     return record
+
+
+def fixed_record(fixed: Params) -> ConfigRecord:
+    """Write the part of the model that is the same everywhere."""
+    return ConfigRecord({"fixed": encode(fixed)})
 
 
 def client_record(order: Order, client: int, needed: Mapping[int, int] | None, shared: ConfigRecord) -> ConfigRecord:
@@ -111,7 +119,8 @@ def read_order(record: Mapping[str, Any], client: int) -> Order:
         raise UpdateRefused(f"the message cannot be read: {error}"[:200]) from None
     if type(round) is not int or round < 1 or type(since) is not int or not 0 <= since < round:
         raise UpdateRefused(f"round {round!r}, which goes on from {since!r}")
-    return Order(round, (client,), params, hyper, each, down, {client: since}, asked, previous)
+    tested = bool(record.get("report_metrics"))
+    return Order(round, (client,), params, hyper, each, down, {client: since}, asked, previous, tested)
 
 
 def read_hyper(text: str) -> Hyper:
@@ -139,6 +148,8 @@ def update_record(update: ClientUpdate) -> ConfigRecord:
     for name in ("received_loss", "previous_loss"):
         if getattr(update, name) is not None:
             record[name] = float(getattr(update, name))
+    if update.metrics:
+        record["metrics"] = json.dumps(dict(update.metrics))
     return record
 
 
@@ -155,9 +166,21 @@ def read_update(client: int, order: Order, record: Mapping[str, Any]) -> ClientU
         asked = {"received_loss": order.report_loss, "previous_loss": order.previous is not None}
         reports = [float(record[name]) if wanted else None for name, wanted in asked.items()]
         sent = unflatten(decode(record["sent"])) if "sent" in record else {}
-        return ClientUpdate(client, decode(record["params"]), record["examples"], float(record["loss"]), sent, *reports)
+        metrics = read_metrics(record.get("metrics", "{}")) if order.report_metrics else {}
+        params, examples, loss = decode(record["params"]), record["examples"], float(record["loss"])
+        return ClientUpdate(client, params, examples, loss, sent, reports[0], reports[1], metrics)
     except (UpdateRefused, *ODD) as error:
         return Refusal(client, f"the reply cannot be read: {error!r}"[:200])
+
+
+def read_metrics(text: str) -> dict[str, float]:
+    """Read a client's metrics; anything but finite numbers by name is refused."""
+    metrics = json.loads(text)
+    if not isinstance(metrics, dict) or len(metrics) > MOST_METRICS:
+        raise UpdateRefused("its metrics are no table")
+    if not all(type(value) is float and math.isfinite(value) for value in metrics.values()):
+        raise UpdateRefused("a metric is no number")
+    return metrics
 
 
 # ---------------------------------------------------------------- the roll-call

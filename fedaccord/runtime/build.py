@@ -1,12 +1,13 @@
 """From a task and settings to an Experiment that is ready to run on this machine."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import nn
 
 from fedaccord.client.optimizers import ClientOptimizer, by_name
@@ -20,6 +21,8 @@ from fedaccord.core.params import read_params
 from fedaccord.core.processes import usable_cores
 from fedaccord.core.protocols import Built, Engine, Method, Policy, trained_weights
 from fedaccord.core.records import OPTIMIZER, ClientData, Hyper, LossFunction, Metric, Order, Packages, Params
+from fedaccord.core.seeds import generator
+from fedaccord.core.travel import Travel, Travels, travel_of
 from fedaccord.data.prepare import as_stored
 from fedaccord.engines.choose import Request, choose
 from fedaccord.methods.registry import find
@@ -37,6 +40,9 @@ from fedaccord.server.steps import SHORT
 from fedaccord.server.stretch import Length, recorded, searched
 from fedaccord.tasks import Task
 
+OWN_TEST = 0.2
+"""The share of its examples that a client keeps for the metrics, where a part of the model is its own."""
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -48,6 +54,7 @@ class Setup:
     model: nn.Module  # holds w_1
     engine: str  # which, and why
     entropy: str  # whether the entropy term is on, and why
+    travel: Travel
     metrics: tuple[Metric, ...] = ()  # what is measured on the test set
     counts: np.ndarray | None = None  # examples by client and class
     classes: tuple[str, ...] = ()
@@ -55,7 +62,8 @@ class Setup:
 
     @property
     def params(self) -> Params:
-        return read_params(self.model)
+        """w_1: what travels of the model."""
+        return read_params(self.model, self.travel.names)
 
 
 def from_task(task: Task, settings: Settings) -> Setup:
@@ -65,23 +73,30 @@ def from_task(task: Task, settings: Settings) -> Setup:
 
 def simulation_of(parts: Parts) -> Setup:
     """Server and clients on this machine, with the engine that suits them or was asked for."""
+    parts, told_home = settle_home(parts)
     site = site_of(parts, [each for each in (parts.validation, parts.test) if each is not None])
     parts, entropy = settle_entropy(parts)
     site = replace(site, measure=measure_of(parts))
     settings, clients = parts.settings, parts.clients
-    remarks = start_model(parts)
+    remarks = [*told_home, *start_model(parts)]
     cohort = cohort_size(len(clients), settings.fraction)
+    fixed = travel_of(parts.model, travels_of(parts)).fixed
     first = hyper_of(settings, parts.method)
     engine = choose(settings.engine, Request(site, first, cohort, settings.workers, settings.address))
     cores = 1 if engine.name == "serial" else settings.workers or usable_cores()
     experiment = replace(
         experiment_for(parts, engine.engine, len(clients), cores),
-        total_examples=sum(map(len, clients)) if settings.weighting == "population" else None,
-        data=lambda: (tensor for client in clients for tensor in client.marks()),
+        total_examples=sum(map(len, site.clients)) if settings.weighting == "population" else None,
+        data=lambda: (*read_params(parts.model, fixed).values(), *marks_of(clients)),
     )
     told = f"{engine.name}: {engine.why}"
     resolved = replace(settings, engine=engine.name)
     return setup_of(replace(parts, settings=resolved), experiment, told, entropy, remarks)
+
+
+def marks_of(clients: Sequence[ClientData]) -> Iterator[torch.Tensor]:
+    """What the clients' data is known by after a resume."""
+    return (tensor for client in clients for tensor in client.marks())
 
 
 def setup_of(parts: Parts, experiment: Experiment, told: str, entropy: str, remarks: list[str]) -> Setup:
@@ -93,7 +108,8 @@ def setup_of(parts: Parts, experiment: Experiment, told: str, entropy: str, rema
         parts.model,
         told,
         entropy,
-        parts.metrics if experiment.metrics is not None else (),
+        travel_of(parts.model, travels_of(parts)),
+        parts.metrics if experiment.metrics is not None or experiment.clients_test else (),
         parts.counts,
         parts.classes,
         remarks,
@@ -109,10 +125,12 @@ def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
     two = next(client[:2] for client in clients if len(client)).to(device)
     example = prepare(clone(two.inputs), None)
     lay_out(model, example)
+    travel = travel_of(model, travels_of(parts))
+    trained, tests = held_back(clients, settings.client_test, settings.seed)
     site = Site(
         model,
-        ClientSide(parts.method, Built(model, example, settings.values())),
-        [client.to(device) for client in clients],
+        ClientSide(parts.method, Built(model, example, settings.values(), travel)),
+        [client.to(device) for client in trained],
         prepare,
         objective_of(parts.loss),
         measure_of(parts),
@@ -120,9 +138,41 @@ def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
         prepare is as_stored,
         optimizer_of(parts),
         settings.store,
+        travel,
+        read_params(model, travel.home | (travel.fixed - dict(model.named_parameters()).keys())),
+        [client.to(device) for client in tests],
+        parts.metrics,
     )
+    site.method.kept.update(site.kept_at_home(model))
     site.method.kept.update(optimizer_state(site, hyper_of(settings, parts.method)))
     return site
+
+
+def held_back(
+    clients: Sequence[ClientData], share: float, seed: int
+) -> tuple[Sequence[ClientData], Sequence[ClientData]]:
+    """What each client trains on, and what it keeps to measure the metrics on; both have an example at least."""
+    if not share:
+        return clients, ()
+    pairs = []
+    for number, client in enumerate(clients):
+        order = torch.randperm(len(client), generator=generator(seed, "client-test", 0, number)).numpy()
+        cut = min(len(client) - 1, max(1, round(share * len(client)))) if len(client) > 1 else 0
+        pairs.append((client.part(np.sort(order[cut:])), client.part(np.sort(order[:cut]))))
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def settle_home(parts: Parts) -> tuple[Parts, list[str]]:
+    """Where a part of the model is each client's own, nobody but the clients can measure anything: then they do."""
+    home = travel_of(parts.model, travels_of(parts)).home
+    if not home:
+        return parts, []
+    settings = replace(parts.settings, evaluate="clients", client_test=parts.settings.client_test or OWN_TEST)
+    told = (
+        f"{len(home)} of the model's tensors stay with each client: so the clients measure the loss, and the metrics "
+        f"on {settings.client_test:.0%} of their data, each with its own part"
+    )
+    return replace(parts, settings=settings, validation=None, test=None), [told]
 
 
 def optimizer_of(parts: Parts) -> ClientOptimizer:
@@ -136,10 +186,16 @@ def optimizer_state(site: Site, hyper: Hyper) -> Packages:
     """Tensors like those that a client keeps of its optimizer, if it keeps any."""
     if not site.optimizer.keep:
         return {}
-    order = Order(0, (), read_params(site.model), hyper, down=site.method.down)
+    order = Order(0, (), read_params(site.model, site.names), hyper, down=site.method.down)
     work = site.method.begin(site.objective, site.model, order, hyper, 0, site.seed, {})
     beside = [weight for part in work.trained for weight in trained_weights(part).values()]
-    return site.optimizer.template(list(trained_weights(site.model).values()), beside, hyper)
+    own, home = site.trained(site.model)
+    return site.optimizer.template([*own.values(), *home.values()], beside, hyper)
+
+
+def travels_of(parts: Parts) -> Travels:
+    """Which of the model's tensors travel: the task's own predicate, or what the settings say."""
+    return parts.travels or parts.settings.travels
 
 
 def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -> Experiment:
@@ -155,7 +211,7 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
     return Experiment(
         engine=engine,
         policy=policy_of(settings, parts.method),
-        server=ServerChain(parts.method, model, settings.values(), clients),
+        server=ServerChain(parts.method, model, settings.values(), clients, travel_of(model, travels_of(parts))),
         loss=ClientLosses(robust=settings.reports == "median")
         if validation is None
         else Evaluator(model, validation.to(device), parts.prepare, measure_of(parts), (), cores).loss,
@@ -178,6 +234,7 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
         test_every=settings.test_every,
         clients_report=validation is None,
         paired=settings.paired and validation is None,
+        clients_test=settings.client_test > 0,
     )
 
 

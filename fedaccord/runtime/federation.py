@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from fedaccord.config import Settings
 from fedaccord.core.batches import clone
 from fedaccord.core.errors import SettingsError
-from fedaccord.runtime.build import experiment_for, setup_of, site_of
+from fedaccord.core.params import read_params
+from fedaccord.core.travel import travel_of
+from fedaccord.runtime.build import experiment_for, settle_home, setup_of, site_of, travels_of
 from fedaccord.runtime.checks import find_device, lay_out, settle_sizes
 from fedaccord.runtime.drive import Outcome, drive
 from fedaccord.runtime.entropy import settle_entropy
@@ -48,7 +50,8 @@ def member_of_task(
     from fedaccord.flower.node import Member
 
     mine = parts.clients[client if simulate else 0]
-    alone = replace(parts, settings=client_settings(parts.settings), clients=[mine[:0]] * client + [mine])
+    parts, _ = settle_home(parts)
+    alone = replace(parts, settings=client_settings(parts.settings), clients=[mine.part(slice(0))] * client + [mine])
     return Member(client, site_of(alone), folder, experiment_of(alone.settings), limits)
 
 
@@ -67,6 +70,7 @@ def serve_task(
     from fedaccord.flower.server import FlowerEngine
 
     parts, entropy = settle_entropy(parts_of(task, settings) if simulate else server_parts(*own(task, settings)))
+    parts, told_home = settle_home(parts)
     parts = replace(parts, settings=client_settings(parts.settings))
     settings, model = parts.settings, parts.model
     model.to(find_device(settings.device))
@@ -75,9 +79,11 @@ def serve_task(
     settle_sizes(model, example, settings.seed)
     if example is not None:
         lay_out(model, example)
-    remarks = start_model(parts)  # here alone: the clients receive w_1
-    keeps = bool(parts.method.slots("client"))
-    engine = FlowerEngine(grid, experiment_of(settings), settings.deadline, settings.min_replies, keeps)
+    remarks = [*told_home, *start_model(parts)]  # here alone: the clients receive w_1
+    travel = travel_of(model, travels_of(parts))
+    keeps = bool(parts.method.slots("client") or travel.home) or settings.optimizer_state == "kept"
+    fixed = read_params(model, travel.fixed)
+    engine = FlowerEngine(grid, experiment_of(settings), settings.deadline, settings.min_replies, keeps, fixed)
     experiment = experiment_for(parts, engine, clients_of(settings))
     setup = setup_of(parts, experiment, "flower: a real federation", entropy, remarks)
     opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)

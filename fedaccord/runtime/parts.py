@@ -13,6 +13,7 @@ from fedaccord.core.errors import DataError, FedAccordError, SettingsError
 from fedaccord.core.protocols import Method
 from fedaccord.core.records import ClientData, Examples, LossFunction, Metric, Prepare
 from fedaccord.core.seeds import global_seed, numpy_generator
+from fedaccord.core.travel import Travels
 from fedaccord.data import partition
 from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import Data, DataSet, as_examples
@@ -41,6 +42,7 @@ class Parts:
     loss: LossFunction | None = None  # None: classification
     metrics: tuple[Metric, ...] = ()
     optimizer: MakeOptimizer | None = None  # None: what the settings name
+    travels: Travels | None = None  # None: what the settings say
     counts: np.ndarray | None = None  # examples by client and class, where one data set was divided
     classes: tuple[str, ...] = ()
     apart: bool = False  # every client brings its own data, so that nobody could compare two in a real federation
@@ -99,7 +101,17 @@ def assembled(
     method = with_server_steps(find(settings.method), settings.values())
     metrics = metrics_of(settings.metrics or task.metrics, task.loss, None if settings.metrics else task.better)
     return Parts(
-        settings, method, build(task, settings), prepare, clients, validation, test, task.loss, metrics, task.optimizer
+        settings,
+        method,
+        build(task, settings),
+        prepare,
+        clients,
+        validation,
+        test,
+        task.loss,
+        metrics,
+        task.optimizer,
+        task.travels,
     )
 
 

@@ -16,6 +16,7 @@ from fedaccord.core.errors import Diverged, UpdateRefused
 from fedaccord.core.packages import check, check_finite, flatten
 from fedaccord.core.protocols import SCALAR, Mean, Method, Part, ServerStep, Slot
 from fedaccord.core.records import Accepted, ClientUpdate, Hyper, Packages, Params, Refusal, Snapshot, size_of
+from fedaccord.core.travel import Travel, travel_of
 
 MAX_EXAMPLES = 10**9
 """No single client holds more than this; a larger claim would let it outvote all others."""
@@ -38,18 +39,21 @@ class Aggregate:
 class ServerChain:
     """The server's side of a method, for a model: from the clients' updates to the next snapshot."""
 
-    def __init__(self, method: Method, model: nn.Module, settings: Mapping[str, Any], clients: int):
+    def __init__(
+        self, method: Method, model: nn.Module, settings: Mapping[str, Any], clients: int, travel: Travel | None = None
+    ):
         self.clients = clients
+        there = travel_of(model).names if travel is None else travel.names
         made = ((part, part.server(settings)) for part in method.parts)
         self.steps: list[tuple[Part, ServerStep]] = [(part, step) for part, step in made if step is not None]
         self.up: dict[str, tuple[Slot, Params]] = {
-            name: (slot, slot.template(model)) for name, (_, slot) in method.slots("up").items()
+            name: (slot, slot.template(model, travel)) for name, (_, slot) in method.slots("up").items()
         }
         self.down = list(method.slots("down"))
-        self.keeps = {name: slot.template(model) for name, (_, slot) in method.slots("server").items()}
+        self.keeps = {name: slot.template(model, travel) for name, (_, slot) in method.slots("server").items()}
         weights = dict(model.named_parameters(remove_duplicate=False))
-        self.buffers = frozenset(model.state_dict().keys() - weights.keys())
-        self.weights = [name for name, value in weights.items() if value.is_floating_point()]
+        self.buffers = there - weights.keys()
+        self.weights = [name for name, value in weights.items() if name in there and value.is_floating_point()]
         self.trained = [name for name in self.weights if weights[name].requires_grad]
 
     def start(self, params: Params) -> Snapshot:
@@ -110,11 +114,8 @@ class ServerChain:
             for name, (slot, _) in self.up.items():
                 share = update.examples / seen if slot.weighted else 1 / (len(accepted) + 1)
                 absorb(sent.setdefault(name, {}), update.sent[name], share)
-            accepted.append(
-                Accepted(
-                    update.client, update.examples, update.loss, norm, update.received_loss, update.previous_loss, moved
-                )
-            )
+            losses = update.received_loss, update.previous_loss
+            accepted.append(Accepted(update.client, update.examples, update.loss, norm, *losses, moved, update.metrics))
         if not accepted:
             return Aggregate(before, accepted, refused, shortened=lambda factor: before)
         params = {name: mean[name] for name in received}

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedaccord.core.batches import Batch, clone, count, output_of, together
-from fedaccord.core.errors import TaskError
+from fedaccord.core.batches import Batch, clone, count, output_of
 from fedaccord.core.params import load_params
 from fedaccord.core.protocols import Measured
-from fedaccord.core.records import Accepted, ClientData, Examples, LossFunction, Metric, Params, Prepare
+from fedaccord.core.records import Accepted, ClientData, Examples, LossFunction, Metric, Params, Prepare, metrics_on
 
 EVAL_BATCH = 128
 """Activations of more examples at once no longer fit the cache: 500 of CIFAR-10 take a quarter longer."""
@@ -65,17 +64,7 @@ class Evaluator:
     @torch.no_grad()
     def metrics(self, params: Params) -> dict[str, float]:
         """The metrics over the set, by name; one that is not a number is left out."""
-        outputs, targets = map(together, zip(*self.outputs(params), strict=True))
-        found = {metric.name: measured(metric, outputs, targets) for metric in self.wanted}
-        return {name: value for name, value in found.items() if math.isfinite(value)}
-
-
-def measured(metric: Metric, outputs: Any, targets: Batch) -> float:
-    """One metric; whatever a user's function raises is told with its name."""
-    try:
-        return float(metric.measure(outputs, targets))
-    except Exception as error:
-        raise TaskError(f"metric {metric.name} failed: {type(error).__name__}: {error}") from error
+        return metrics_on(self.outputs(params), self.wanted)
 
 
 class ClientLosses:

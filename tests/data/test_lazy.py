@@ -108,7 +108,7 @@ def test_one_that_draws_at_random_is_never_held_and_is_repeatable(tmp_path):
     assert params_sha256(resumed.state.params) == params_sha256(whole.state.params)
 
 
-@pytest.mark.parametrize("readers", [0, 1])
+@pytest.mark.parametrize("readers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_data_set_that_fails_is_named_and_the_run_goes_on_once_it_is_mended(tmp_path, nothing_is_small, readers):
     rest = {"rounds": 20, "entropy_weight": 0.0, "steps": 1, "validation": pair(Items())}
     folder = tmp_path / "run"

@@ -60,7 +60,7 @@ class MatchingPart(ClientPart):
         self.fresh = settings["rm_memory"] == "fresh"
 
     def begin(self, at: Beginning) -> Work:
-        load_params(self.frozen, at.received)
+        load_params(self.frozen, at.model.state_dict())  # what was received, and the client's own part if it has one
         if "theta" in at.kept:
             load_params(self.matching, at.kept["theta"])
         else:

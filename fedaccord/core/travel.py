@@ -1,0 +1,74 @@
+"""Which tensors of a model travel, which stay with each client, and which are the same everywhere."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from fedaccord.core.errors import SettingsError
+
+ALL, TRAINABLE, NO_NORM = "all", "trainable", "no-norm"
+Travels = str | Callable[[str, Tensor], bool]
+"""ALL, TRAINABLE, NO_NORM, patterns of names with commas ("head.*", "!*.bias": all but these), or a predicate."""
+
+HOME = "model.home"
+"""The package in which a client keeps its own part of the model."""
+
+
+@dataclass(frozen=True)
+class Travel:
+    """The names in a model's state, each in one of three sets."""
+
+    names: frozenset[str]  # sent down and up every round, and averaged
+    home: frozenset[str] = frozenset()  # trained at the client and kept there
+    fixed: frozenset[str] = frozenset()  # the same everywhere: never changed, sent once
+
+
+def travel_of(model: nn.Module, travels: Travels = ALL) -> Travel:
+    """What does not travel is fixed if it is not trained, and otherwise each client's own.
+
+    A buffer goes with its module: a BatchNorm's statistics are the client's own if its weights are.
+    """
+    state = model.state_dict(keep_vars=True)
+    changes = {name for name, value in state.items() if value.requires_grad}
+    for place, module in model.named_modules():
+        if any(weight.requires_grad for weight in module.parameters(recurse=False)):
+            changes |= {f"{place}.{name}" if place else name for name, _ in module.named_buffers(recurse=False)}
+    if travels == ALL:
+        return Travel(frozenset(state))
+    if travels == TRAINABLE:
+        names = changes & state.keys()
+    elif travels == NO_NORM:
+        names = set(state) - normalisation(model)
+    else:
+        names = {name for name, value in state.items() if chosen(travels, name, value)}
+    told = travels if isinstance(travels, str) else "the predicate"
+    if not any(state[name].requires_grad for name in names):
+        some = ", ".join(list(state)[:6])
+        raise SettingsError(f"travels = {told}: then nothing that is trained would travel; the names are {some} ...")
+    rest = state.keys() - names
+    return Travel(frozenset(names), frozenset(rest & changes), frozenset(rest - changes))
+
+
+def normalisation(model: nn.Module) -> set[str]:
+    """The names of all that belongs to a normalisation layer."""
+    kinds = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+    layers = [place for place, module in model.named_modules() if isinstance(module, kinds)]
+    found = {
+        f"{place}.{name}" if place else name for place in layers for name in model.get_submodule(place).state_dict()
+    }
+    if not found:
+        raise SettingsError(f"travels = {NO_NORM}: the model has no normalisation layer")
+    return found
+
+
+def chosen(travels: Travels, name: str, value: Tensor) -> bool:
+    """Whether patterns or a predicate let this tensor travel."""
+    if not isinstance(travels, str):
+        return bool(travels(name, value))
+    patterns = [pattern.strip() for pattern in travels.split(",") if pattern.strip()]
+    wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
+    but = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    return any(fnmatchcase(name, each) for each in wanted or ["*"]) and not any(fnmatchcase(name, each) for each in but)

@@ -1,0 +1,137 @@
+"""What travels of a model, what stays with a client, and what is the same everywhere."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from fedaccord import federate
+from fedaccord.core.errors import SettingsError
+from fedaccord.core.travel import HOME, travel_of
+from fedaccord.runtime.folder import params_sha256
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def frozen_base():
+    model = net()
+    for weight in model[:2].parameters():
+        weight.requires_grad_(False)
+    return model
+
+
+NORM = {"1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked"}
+
+
+@pytest.mark.parametrize(
+    ("travels", "names", "home"),
+    [
+        ("all", {"0.weight", "0.bias", *NORM, "3.weight", "3.bias"}, set()),
+        ("no-norm", {"0.weight", "0.bias", "3.weight", "3.bias"}, NORM),  # FedBN
+        ("!3.*", {"0.weight", "0.bias", *NORM}, {"3.weight", "3.bias"}),  # FedPer
+        ("0.*, 3.*, !*.bias", {"0.weight", "3.weight"}, {"0.bias", "3.bias", *NORM}),
+        (lambda name, tensor: tensor.dim() == 2, {"0.weight", "3.weight"}, {"0.bias", "3.bias", *NORM}),
+    ],
+)
+def test_names(travels, names, home):
+    travel = travel_of(net(), travels)
+    assert (travel.names, travel.home, travel.fixed) == (names, home, frozenset())
+
+
+def test_what_is_frozen_is_fixed_with_the_statistics_of_a_frozen_normalisation():
+    travel = travel_of(frozen_base(), "trainable")
+    assert (travel.names, travel.home) == ({"3.weight", "3.bias"}, frozenset())
+    assert travel.fixed == {"0.weight", "0.bias", *NORM}
+
+
+def test_a_choice_that_makes_no_sense_is_told():
+    with pytest.raises(SettingsError, match=r"travels = body.*: then nothing that is trained would travel.*0.weight"):
+        travel_of(net(), "body.*")
+    with pytest.raises(SettingsError, match="no normalisation layer"):
+        travel_of(nn.Linear(2, 2), "no-norm")
+
+
+def clients(count=3, each=40):
+    """Clients whose inputs are shifted and scaled each in its own way: what FedBN is for."""
+    g = torch.Generator().manual_seed(0)
+    found = []
+    for number in range(count):
+        x = torch.randn(each, 3, generator=g)
+        found.append((5 * number + (1 + 3 * number) * x, (x[:, 0] + x[:, 1] > 0).long()))
+    return found
+
+
+SETTINGS = {"rounds": 6, "steps": 4, "lr": 0.1, "engine": "serial", "test_every": 2}
+
+
+@pytest.mark.parametrize("method", ["FA", "FA+RM", pytest.param("FA+RM+AH", marks=pytest.mark.slow), "SCAFFOLD"])
+@pytest.mark.parametrize("travels", ["no-norm", "!3.*"])
+def test_a_part_stays_at_home_on_every_engine_and_resumes(travels, method, tmp_path):
+    """The same bits from one process or two, whole or in two pieces."""
+    settings = {**SETTINGS, "travels": travels, "method": method}
+    whole = federate(net(), clients(), **settings)
+    assert set(whole.state.params) == travel_of(net(), travels).names
+    pool = federate(net(), clients(), **{**settings, "engine": "pool", "workers": 2})
+    assert params_sha256(pool.state.params) == params_sha256(whole.state.params)
+    assert [log.metrics for log in pool.rounds] == [log.metrics for log in whole.rounds]
+    federate(net(), clients(), **{**settings, "rounds": 3}, folder=tmp_path / "run")
+    text = (tmp_path / "run" / "settings.toml").read_text().replace("rounds = 3", "rounds = 6")
+    (tmp_path / "run" / "settings.toml").write_text(text)
+    resumed = federate(net(), clients(), **settings, folder=tmp_path / "run")
+    assert params_sha256(resumed.state.params) == params_sha256(whole.state.params)
+
+
+def test_each_client_has_its_own_part_and_is_measured_with_it():
+    """By hand: two rounds of FedPer with one step each, the head each client's own."""
+    data = clients(2, 10)
+    history = federate(
+        net(), data, travels="!3.*", rounds=2, steps=1, lr=0.1, engine="serial", batch_size=100, entropy_weight=0.0,
+        client_test=0.2, test_every=1, guards=False,
+    )  # fmt: skip
+    logged = history.rounds[1].clients
+    assert all(set(entry["metrics"]) == {"accuracy"} for entry in logged.values())
+    shares = [entry["metrics"]["accuracy"] for entry in logged.values()]
+    assert history.rounds[1].metrics["accuracy"] == pytest.approx(sum(shares) / 2)  # eight examples each
+    assert all(share in (0.0, 0.5, 1.0) for share in shares)  # of two examples each
+
+
+def test_the_parts_of_two_clients_are_not_mixed():
+    """Two clients whose heads must say opposite things about the same inputs: only their own heads can."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 3, generator=g)
+    y = (x[:, 0] > 0).long()
+    opposed = [(x, y), (x, 1 - y)]
+    settings = {**SETTINGS, "rounds": 30, "steps": 10, "entropy_weight": 0.0}
+    own = federate(net(), opposed, travels="!3.*", **settings)
+    together = federate(net(), opposed, client_test=0.2, **settings)
+    assert own.rounds[-1].metrics["accuracy"] > 0.9
+    assert together.rounds[-1].metrics["accuracy"] < 0.7
+
+
+def test_only_what_is_trained_travels_and_the_frozen_base_stays_as_it_was():
+    base = frozen_base()
+    before = copy.deepcopy(base.state_dict())
+    g = torch.Generator().manual_seed(5)
+    x = torch.randn(50, 3, generator=g)
+    test = (x, (x[:, 0] + x[:, 1] > 0).long())
+    history = federate(base, clients(), validation=test, test=test, travels="trainable", **SETTINGS)
+    assert set(history.state.params) == {"3.weight", "3.bias"}
+    everything = federate(base, clients(), validation=test, test=test, **SETTINGS)
+    after = history.model.state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in travel_of(base, "trainable").fixed)
+    assert not torch.equal(after["3.weight"], before["3.weight"])
+    assert history.rounds[0].bytes == 6 * 4 * (2 * 8 + 2)  # three clients, down and up, floats of a 2 x 8 and a 2
+    assert everything.rounds[0].bytes > 4 * history.rounds[0].bytes
+
+
+def test_what_is_kept_at_home_lies_with_the_client_alone(tmp_path):
+    federate(net(), clients(), travels="no-norm", folder=tmp_path / "run", **SETTINGS)
+    from fedaccord.client.store import ClientStore
+
+    store = ClientStore(tmp_path / "run" / "private", in_memory=False)
+    means = [store.get(number, 6)[HOME]["1.running_mean"] for number in range(3)]
+    assert not torch.equal(means[0], means[1])
