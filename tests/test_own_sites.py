@@ -64,6 +64,51 @@ task = Task("one-file", data, lambda: nn.Linear(5, 3), settings={"clients": 3})
 """
 
 
+ANYTHING = """
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from fedaccord import Task
+from hospitals import read
+
+
+class Net(nn.Module):
+    # a frozen layer, two inputs, normalisation that stays at home
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(3, 8).requires_grad_(False)
+        self.norm, self.out = nn.BatchNorm1d(10), nn.Linear(10, 3)
+
+    def forward(self, lab, age):
+        return self.out(torch.relu(self.norm(torch.cat([self.base(lab), age], 1))))
+
+
+class Patients(Dataset):
+    def __init__(self, client):
+        self.data = read(f"site{client}.npz")
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, number):
+        x = self.data.inputs[number]
+        return {"lab": x[:3], "age": x[3:]}, int(self.data.targets[number])
+
+
+task = Task(
+    "anything",
+    model=Net,
+    load_my_data=Patients,
+    collate=lambda items: torch.utils.data.default_collate(items),
+    optimizer=torch.optim.Adam,
+    travels=lambda name, tensor: name.startswith("out."),
+    settings={"clients": 3, "rounds": 3, "batch_size": 16, "method": "FA+RM", "evaluate": "clients", "steps": 3,
+              "optimizer_state": "kept", "test_every": 1, "metrics": "accuracy, f1"},
+)
+"""
+
+
 @pytest.fixture
 def hospitals(tmp_path):
     """Three sites of 90, 61 and 40 patients with different mixtures of three illnesses; the file of their task."""
@@ -76,6 +121,7 @@ def hospitals(tmp_path):
         np.savez(tmp_path / f"{name}.npz", x=x, y=labels)
     (tmp_path / "hospitals.py").write_text(SITES)
     (tmp_path / "one_file.py").write_text(ONE_FILE)
+    (tmp_path / "anything.py").write_text(ANYTHING)
     return tmp_path / "hospitals.py"
 
 
@@ -113,6 +159,29 @@ def test_three_nodes_train_on_their_own_files_with_the_bits_of_the_simulator(hos
         theirs |= newest_theta(tmp_path / "f" / f"node{client}")
     assert theirs == newest_theta(tmp_path / "s")
     assert set(theirs) == {"0", "1", "2"}
+
+
+@pytest.mark.slow
+@pytest.mark.anywhere
+def test_a_federation_has_the_bits_of_the_simulator_whatever_the_task(hospitals, tmp_path, capsys):
+    """Two inputs read lazily, Adam with its state kept, a frozen layer sent once, normalisation at home, metrics of the
+    clients: on serial, pool, Ray and Flower."""
+    pytest.importorskip("flwr")
+    task = f"{hospitals.with_name('anything.py')}:task"
+    up = ["federation", "up", "--task", task, "--nodes", "3", "--folder", str(tmp_path / "f"), "--json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*FEDACCORD, *up], capture_output=True, text=True, timeout=1200, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = {"flower": json.loads(done.stdout.splitlines()[-1])}
+    for engine in ("serial", "pool", "ray"):
+        words = ["run", task, "--runs", str(tmp_path), "--name", engine, "--engine", engine, "--workers", "2", "--json"]
+        assert main(words) == 0
+        found[engine] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len({each["params_sha256"] for each in found.values()}) == 1
+    assert len({each["log_sha256"] for each in found.values()}) == 1
+    last = list(read_rounds(tmp_path / "f" / "run"))[-1]
+    assert all(set(entry["metrics"]) == {"accuracy", "f1"} for entry in last["clients"].values())
+    assert last["bytes"] == 3 * 2 * 4 * (3 * 10 + 3)  # three clients, down and up, floats of the last layer
 
 
 def test_the_command_line_and_federate_agree_on_the_same_sites(hospitals):

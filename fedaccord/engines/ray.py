@@ -6,11 +6,14 @@ is written into the run folder. The clients of a node that is lost are done agai
 """
 
 import logging
+import os
 import socket
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import ray
@@ -42,6 +45,18 @@ class Clients:
             return portable(error), {}
 
 
+def out_of_reach() -> list[ModuleType]:
+    """Modules that nobody else could import, since their folder is on no path: a user's file, and its neighbours."""
+    files = {module: getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    folders = {os.path.abspath(folder) for folder in sys.path}
+    return [
+        module
+        for module, file in files.items()
+        if file and "." not in module.__name__ and Path(file).name != "__init__.py"
+        if module.__name__ != "__main__" and str(Path(file).resolve().parent) not in folders
+    ]
+
+
 class RayEngine(SerialEngine):
     """`workers` actors, as many as the cluster has cores if None. Without an address, a cluster on this machine."""
 
@@ -65,6 +80,8 @@ class RayEngine(SerialEngine):
                     f"no Ray cluster at {self.address or 'this machine'}: {str(error).strip().splitlines()[0]}"
                 ) from None
             self.started = True
+        for module in out_of_reach():
+            ray.cloudpickle.register_pickle_by_value(module)
         self.site_ref = ray.put(self.site)
 
     def train(self, order: Order) -> Iterator[ClientUpdate]:

@@ -7,6 +7,9 @@ import torch
 from flower_helpers import private_files, settings_for
 from helpers import hyper
 
+from fedaccord.core.errors import UpdateRefused
+from fedaccord.core.packages import encode
+from fedaccord.core.params import read_params
 from fedaccord.core.records import Order, Refusal
 from fedaccord.flower.node import Limits, Member
 from fedaccord.flower.wire import order_record, read_update
@@ -140,3 +143,29 @@ def test_a_message_of_another_kind_is_refused(member):
         record = order_for(member)
         record[name] = value
         assert set(member.answer(record)) == {"why"}, name
+
+
+def test_what_is_frozen_is_taken_once_from_the_server_and_kept_on_disk(tmp_path):
+    """The node's own start of the frozen layer is another than the server's: what counts is the server's."""
+
+    def made(folder, start):
+        parts = parts_of(find_task("digits"), settings_for(method="FA", travels="trainable"))
+        parts.model[1].requires_grad_(False).weight.fill_(start)
+        settings = client_settings(parts.settings)
+        site = site_of(replace(parts, settings=settings))
+        return Member(1, site, folder, experiment_of(settings), Limits()), parts.model
+
+    right, model = made(tmp_path / "right", 0.01)
+    wrong, _ = made(tmp_path / "wrong", 0.7)
+    fixed = encode(read_params(model, {"1.weight", "1.bias"}))
+    params = read_params(model, right.site.travel.names)
+    assert set(params) == {"3.weight", "3.bias", "5.weight", "5.bias"}
+    order = dict(order_record(Order(1, (1,), params, hyper(0.1, 3)), right.experiment, None))
+    assert "not got the part of the model that is the same everywhere" in wrong.answer(order)["why"]
+    right.take(fixed)
+    wrong.take(fixed)
+    assert wrong.answer(order) == right.answer(order)
+    again, _ = made(tmp_path / "wrong", 0.3)  # the node is started anew: it has it on its disk
+    assert again.answer(order) == right.answer(order)
+    with pytest.raises(UpdateRefused, match="what is fixed in my model"):
+        made(tmp_path / "other", 0.3)[0].take(encode({"1.weight": torch.zeros(2, 2), "1.bias": torch.zeros(64)}))
