@@ -57,5 +57,5 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "adding the tools for development"
-	$(PIP) --editable '.[dev,report,audio,ray,trackers,flower]'
+	$(PIP) --editable '.[dev,report,audio,ray,trackers,flower,export]'
 	touch $@

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedaccord.data.sets import DataSet
     from fedaccord.methods.matching.describe import matching_report
     from fedaccord.policy.grid import HyperGrid
+    from fedaccord.runtime.weights import load
     from fedaccord.tasks import Task
 
 __version__ = "0.2.0.dev0"
@@ -66,6 +67,7 @@ __all__ = [
     "Task",
     "Work",
     "federate",
+    "load",
     "matching_report",
 ]
 
@@ -102,6 +104,7 @@ HOMES = {
     "Task": "tasks",
     "Work": "core.protocols",
     "federate": "api",
+    "load": "runtime.weights",
     "matching_report": "methods.matching.describe",
 }
 

@@ -153,9 +153,9 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
         measure = measuring(ex, mean.accepted)
         verdict = ex.guard(state, mean, measure)  #                                                  15, 16
         handed, metrics = None, mean_metrics(mean.accepted)
-        if ex.metrics is not None and tests_in(ex, t):
+        if tests_in(ex, t):
             handed, params = handed_out(ex, verdict.model, measure)
-            metrics = ex.metrics(params)
+            metrics = ex.metrics(params) if ex.metrics is not None else metrics
     with clock("policy"):
         seen = observation(t, state, order, mean, verdict, metrics, clock)
         psi_next = ex.policy.learn(psi, seen)  #                                                     17-18

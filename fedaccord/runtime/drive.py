@@ -12,6 +12,7 @@ from torch import nn
 
 from fedaccord.core.algorithm import run, start
 from fedaccord.core.errors import RunError
+from fedaccord.core.params import read_params
 from fedaccord.core.processes import processor_kind, torch_threads
 from fedaccord.core.protocols import Engine
 from fedaccord.core.records import Params, RoundLog, ServerState, Snapshot
@@ -62,6 +63,7 @@ def drive(setup: Setup, folder: RunFolder | None, view: View | None) -> Outcome:
             state = start(experiment, setup.params)
             if folder:
                 folder.describe(setup.metrics)
+                folder.keep(read_params(setup.model, setup.travel.fixed))
                 checkpoint(engine, folder, state, about)
         present = Attendance()  # of this stretch: after a resume, clients get their chances anew
         try:

@@ -43,7 +43,7 @@ from fedaccord.methods.registry import find
 GENERATIONS = 2
 PREVIOUS = "previous-"
 SETTINGS, ROUNDS, CSV, METRICS = "settings.toml", "rounds.jsonl", "rounds.csv", "metrics.json"
-CHECKPOINTS, PRIVATE = "checkpoints", "private"
+CHECKPOINTS, PRIVATE, FIXED = "checkpoints", "private", "fixed.safetensors"
 
 
 class RunFolder:
@@ -93,6 +93,11 @@ class RunFolder:
         """Note what the metrics in the log mean: which way is better, and which are shares."""
         about = [{"name": each.name, "higher": each.higher, "percent": each.percent} for each in metrics]
         write_durably(self.path / METRICS, json.dumps(about).encode())
+
+    def keep(self, fixed: Params) -> None:
+        """The part of the model that never changes, which no checkpoint has; nothing if all of it does."""
+        if fixed:
+            write_durably(self.path / FIXED, encode(fixed))
 
     def append(self, log: RoundLog) -> None:
         """One line, on disk when this returns."""
@@ -310,7 +315,8 @@ def pack(path: Path) -> None:
         log.unlink()
     for name in (CHECKPOINTS, PRIVATE):
         shutil.rmtree(path / name, ignore_errors=True)
-    (path / ".lock").unlink(missing_ok=True)
+    for name in (".lock", FIXED):
+        (path / name).unlink(missing_ok=True)
 
 
 def free_name(root: Path, settings: Settings) -> Path:

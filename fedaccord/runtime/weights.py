@@ -1,0 +1,162 @@
+"""The trained model of a run folder: its weights, the model with them, and files for other programs."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedaccord.client.store import ClientStore
+from fedaccord.core.algorithm import LAST
+from fedaccord.core.batches import leaves, mapped, output_of
+from fedaccord.core.errors import RunError, SettingsError
+from fedaccord.core.packages import decode, encode
+from fedaccord.core.params import load_params
+from fedaccord.core.records import Params, ServerState
+from fedaccord.core.travel import HOME
+from fedaccord.runtime.checks import settle_sizes
+from fedaccord.runtime.folder import CHECKPOINTS, FIXED, PRIVATE, read_checkpoint, read_rounds, read_settings
+from fedaccord.runtime.parts import build, example_of
+from fedaccord.server.steps import DECAYS, SHORT
+from fedaccord.tasks import find_task
+
+
+def weights_of(run: Path, client: int | None = None) -> Params:
+    """All weights of the model that the run hands out; where a part is each client's own, with this client's.
+
+    What does not travel comes from the run folder too: the frozen part, and what the client keeps.
+    """
+    state = newest(run)
+    params = dict(handed_out(run, state))
+    if (run / FIXED).is_file():
+        params |= decode((run / FIXED).read_bytes())
+    if client is not None:
+        params |= own_part(run, state, client)
+    return params
+
+
+def own_part(run: Path, state: ServerState, client: int) -> Params:
+    """What a client keeps of the model, as of its last round that counted."""
+    store, generation = ClientStore(run / PRIVATE, in_memory=False), state.model.accepted.get(client, 0)
+    kept = store.get(client, generation) if generation in dict(store.generations(client)) else {}
+    if HOME not in kept:
+        raise RunError(f"{run}: client {client} keeps no part of the model of its own here")
+    return kept[HOME]
+
+
+def newest(run: Path) -> ServerState:
+    """The state of the newest checkpoint."""
+    read_settings(run)  # complains if this is no run folder
+    manifests = sorted((run / CHECKPOINTS).glob("*.json"), reverse=True)
+    found = next((checkpoint for each in manifests if (checkpoint := read_checkpoint(each)) is not None), None)
+    if found is None:
+        raise RunError(f"{run}: there is no checkpoint, so there are no weights")
+    return found.state
+
+
+def handed_out(run: Path, state: ServerState) -> Params:
+    """The last model or one of its running means, as the log says."""
+    means = {name: state.model.server[f"average.{name}"] for name in DECAYS if f"average.{name}" in state.model.server}
+    said = [line.get("handed") for line in read_rounds(run) if line["round"] <= state.round]
+    name = next((each for each in reversed(said) if each is not None), SHORT)
+    return means.get(name, state.params) if name != LAST else state.params
+
+
+def load(run: str | Path, model: nn.Module | None = None, client: int | None = None) -> nn.Module:
+    """The model of a run folder with its weights, ready to be used (in eval mode).
+
+    run     the folder
+    model   one of the same form, where the task's own cannot be built again: a run of `federate`
+    client  whose part to put in, where a part of the model is each client's own
+    """
+    run = Path(run)
+    params = weights_of(run, client)
+    settings = read_settings(run)
+    if model is None:
+        if settings.task == "python":
+            raise SettingsError(f"{run}: is a run of federate(): give a model of the same form, load(run, model=...)")
+        task = find_task(settings.task, settings.image_size)
+        model = build(task, settings)
+        settle_sizes(model, task.prepare(example_of(task, settings).inputs, None), settings.seed)
+    own = model.state_dict()
+    odd = [name for name, value in params.items() if name not in own or own[name].shape != value.shape]
+    if odd:
+        raise RunError(f"{run}: the model has no {odd[0]} of that shape: it is of another form than the run's")
+    load_params(model, params)
+    return model.eval()
+
+
+def export(run: Path, file: Path, client: int | None = None) -> str:
+    """Write the model for other programs, in the form that the file's name asks for; a sentence about it."""
+    write = {".safetensors": as_weights, ".pt2": as_program, ".onnx": as_onnx}.get(file.suffix)
+    if write is None:
+        raise SettingsError(f"{file}: expected a name that ends in .safetensors, .pt2 or .onnx")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return write(run, file, client)
+    except OSError as error:
+        raise RunError(f"{file}: cannot be written: {error.strerror}") from None
+
+
+def as_weights(run: Path, file: Path, client: int | None) -> str:
+    params = weights_of(run, client)
+    file.write_bytes(encode(params))
+    return f"{len(params)} tensors, {sum(value.numel() for value in params.values()):,} numbers"
+
+
+def as_program(run: Path, file: Path, client: int | None) -> str:
+    model, inputs = with_example(run, client)
+    program = torch.export.export(model, *called(inputs), dynamic_shapes=any_batch(inputs))
+    torch.export.save(program, file)
+    again = torch.export.load(file).module()
+    return same(model, inputs, output_of(again, inputs))
+
+
+def as_onnx(run: Path, file: Path, client: int | None) -> str:
+    try:
+        import onnx
+        from onnx.reference import ReferenceEvaluator
+    except ImportError:
+        raise SettingsError("ONNX files need the extra: pip install 'fedaccord[export]'") from None
+    model, inputs = with_example(run, client)
+    args, kwargs = called(inputs)
+    shapes = any_batch(inputs)
+    torch.onnx.export(model, args, file, kwargs=kwargs, dynamic_shapes=shapes, dynamo=True, verbose=False)
+    onnx.checker.check_model(file)
+    session = ReferenceEvaluator(onnx.load(file))
+    names = [each.name for each in session.proto_.graph.input]
+    found = session.run(None, dict(zip(names, (each.numpy() for each in leaves(inputs)), strict=True)))
+    return same(model, inputs, tuple(map(torch.from_numpy, found)))
+
+
+def with_example(run: Path, client: int | None) -> tuple[nn.Module, Any]:
+    """The model, and two inputs as it sees them."""
+    model, settings = load(run, client=client), read_settings(run)
+    task = find_task(settings.task, settings.image_size)
+    return model, task.prepare(example_of(task, settings).inputs, None)
+
+
+def called(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The inputs as arguments, by position and by name."""
+    if isinstance(inputs, dict):
+        return (), inputs
+    return (inputs,) if isinstance(inputs, Tensor) else inputs, {}
+
+
+def any_batch(inputs: Any) -> Any:
+    """That the first axis of every input may have any length."""
+    batch = torch.export.Dim("batch", min=1)
+    if isinstance(inputs, dict):
+        return {name: {0: batch} for name in inputs}
+    return tuple({0: batch} for _ in leaves(inputs))
+
+
+@torch.no_grad()
+def same(model: nn.Module, inputs: Any, found: Any) -> str:
+    """Run the model itself on the same inputs: what was written must give the same but for rounding."""
+    own = leaves(output_of(model, mapped(torch.clone, inputs)))
+    apart = max(float((one - other).abs().max()) for one, other in zip(own, leaves(found), strict=True))
+    size = max(1.0, *(float(each.abs().max()) for each in own))
+    if not apart <= 1e-3 * size:
+        raise RunError(f"what was written gives other outputs than the model, by {apart:.3g}")
+    return f"its outputs for two examples differ from the model's by {apart:.1g} at most"
