@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedaccord.adapters import adapt, merge
     from fedaccord.api import History, federate
     from fedaccord.config import Settings
     from fedaccord.core.errors import FedAccordError, FedAccordWarning
@@ -66,9 +67,11 @@ __all__ = [
     "Step",
     "Task",
     "Work",
+    "adapt",
     "federate",
     "load",
     "matching_report",
+    "merge",
 ]
 
 HOMES = {
@@ -103,9 +106,11 @@ HOMES = {
     "Step": "core.protocols",
     "Task": "tasks",
     "Work": "core.protocols",
+    "adapt": "adapters",
     "federate": "api",
     "load": "runtime.weights",
     "matching_report": "methods.matching.describe",
+    "merge": "adapters",
 }
 
 

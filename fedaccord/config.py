@@ -33,7 +33,7 @@ OTHER = {"lr": 0.001, "grid": GRID.replace("0.001..1/25", "0.00001..0.1/33")}
 OWN = "own"
 """What stands in the settings for an optimizer or a predicate that was given as a function."""
 ENGINES = "auto, serial, pool, stacked, ray"
-SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "natural")
+SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "sorted", "natural")
 
 
 def declared(made: Setting) -> Any:

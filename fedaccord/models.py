@@ -1,10 +1,10 @@
-"""The paper's three networks.
+"""The paper's three networks, and one for next characters.
 
 Blocks run conv -> pool -> ReLU: the same scores as conv -> ReLU -> pool, and ReLU has a quarter of the work. What
 representation matching rebuilds is the block's output, after all three.
 """
 
-from torch import nn
+from torch import Tensor, nn
 
 
 def mnist_mlp(inputs: int = 784, hidden: int = 100, classes: int = 10) -> nn.Sequential:
@@ -58,3 +58,18 @@ def kws_cnn(size: int = 32, classes: int = 10, width: int = 64) -> nn.Sequential
         nn.ReLU(),
         nn.Linear(16 * width, classes),
     )
+
+
+class CharacterGru(nn.Module):
+    """Next character: an embedding of 8, one GRU, and a score for each character at each place."""
+
+    def __init__(self, tokens: int, width: int = 256):
+        super().__init__()
+        self.embed = nn.Embedding(tokens, 8)
+        self.recurrent = nn.GRU(8, width, batch_first=True)
+        self.out = nn.Linear(width, tokens)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        states, _ = self.recurrent(self.embed(characters))  # (examples, places, width)
+        scores: Tensor = self.out(states)
+        return scores

@@ -3,11 +3,13 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 
 from fedaccord import config
 from fedaccord.client.optimizers import MakeOptimizer
@@ -16,12 +18,12 @@ from fedaccord.core.errors import SettingsError
 from fedaccord.core.modules import load_variable
 from fedaccord.core.records import LossFunction, Prepare
 from fedaccord.core.travel import Travels
-from fedaccord.data import cifar10, digits, fashion_mnist, mnist, own, speech_commands
+from fedaccord.data import cifar10, digits, fashion_mnist, mnist, own, shakespeare, speech_commands, tabular
 from fedaccord.data.lazy import Collate
 from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import Data, DataSet
 from fedaccord.metrics import Metrics
-from fedaccord.models import cifar_cnn, kws_cnn, mnist_mlp
+from fedaccord.models import CharacterGru, cifar_cnn, kws_cnn, mnist_mlp
 
 ALIKE = ("iid", "quantity")
 """Splits whose clients are alike in classes: they use a task's iid schedule, all others its non-iid one."""
@@ -92,6 +94,16 @@ class Task:
         return self.model(width=width) if width else self.model()
 
 
+def table_mlp(inputs: int, outputs: int, width: int = 32) -> nn.Module:
+    """For a small table: one hidden layer."""
+    return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs))
+
+
+def squared_error(output: Tensor, targets: Tensor) -> Tensor:
+    """Half the mean squared error of one number each."""
+    return mse_loss(output.squeeze(1), targets) / 2
+
+
 MNIST_SCHEDULE = {
     "iid": {"rounds": 200, "lr": 0.3, "lr_decay": 0.985, "steps": 50},
     "non-iid": {"rounds": 400, "lr": 0.2, "lr_decay": 0.995, "steps": 5},
@@ -137,6 +149,45 @@ PRESETS = {
                 "iid": {"lr": 0.2, "lr_decay": 0.99, "steps": 20},
                 "non-iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 10},
             },
+        ),
+        Task(
+            "shakespeare",
+            shakespeare.load,
+            partial(CharacterGru, shakespeare.TOKENS),
+            settings={
+                "split": "natural",
+                "fraction": 10 / 715,  # as in Reddi et al. 2021
+                "rounds": 1200,
+                "batch_size": 16,
+                "validation_per_class": 256,
+                "test_every": 20,
+                "lr": 1.0,
+                "steps": 10,
+                "entropy_weight": 0.0,  # a role has most characters
+            },
+            metrics="accuracy, bits",
+        ),
+        Task(
+            "diabetes",
+            tabular.diabetes,
+            partial(table_mlp, 10, 1),
+            settings={"split": "sorted", "rounds": 100, "batch_size": 32, "lr": 0.05, "steps": 5},
+            loss=squared_error,
+            metrics="r2, mae",
+        ),
+        Task(
+            "breast_cancer",
+            tabular.breast_cancer,
+            partial(table_mlp, 30, 2),
+            settings={
+                "split": "sorted",
+                "rounds": 100,
+                "batch_size": 32,
+                "validation_per_class": 20,
+                "lr": 0.1,
+                "steps": 5,
+            },
+            metrics="accuracy, auc",
         ),
     )
 }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedaccord.core.errors import DataError, SettingsError
-from fedaccord.data import cifar10, digits, fashion_mnist, mnist, sources, speech_commands
+from fedaccord.data import cifar10, digits, fashion_mnist, mnist, shakespeare, sources, speech_commands, tabular
 from fedaccord.data.sets import DataSet
 from fedaccord.data.sources import Source
 
@@ -25,6 +25,9 @@ CATALOG = {
     "speech_commands": Entry(
         "18,538 + 2,567 spoken keywords, 32x32 spectrograms", speech_commands.load, speech_commands.SOURCE
     ),
+    "shakespeare": Entry("38,001 + 5,517 pieces of 80 characters, 715 roles", shakespeare.load, shakespeare.SOURCE),
+    "diabetes": Entry("442 patients, 10 measurements, inside scikit-learn", tabular.diabetes, None),
+    "breast_cancer": Entry("569 tumours, 30 measurements, inside scikit-learn", tabular.breast_cancer, None),
 }
 
 

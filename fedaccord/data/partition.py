@@ -131,6 +131,15 @@ def quantity(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
     return rng.permutation(owner)
 
 
+def by_target(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
+    """Sorted by target and cut into equal parts: the most unlike that clients can be. Equal targets in random order."""
+    order = rng.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    owner = np.empty(len(labels), np.int64)
+    owner[order] = np.arange(len(labels)) * split.clients // len(labels)
+    return owner
+
+
 def draw_shares(split: Split, rng: Rng) -> np.ndarray:
     if not 0 < split.alpha < 1e100:  # beyond that the draw overflows
         raise SplitError(f"alpha is {split.alpha}, expected a number above 0 and below 1e100")
@@ -165,6 +174,7 @@ KINDS: dict[str, Callable[[Split, np.ndarray, Rng], np.ndarray]] = {
     "dirichlet": dirichlet,
     "shards": shards,
     "quantity": quantity,
+    "sorted": by_target,
 }
 
 

@@ -102,10 +102,11 @@ def suitable(request: Request) -> tuple[str, str]:
     """The engine that suits, and why."""
     site = request.site
     weights = sum(weight.numel() for weight in site.model.parameters())
-    convolutions = any(isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) for module in site.model.modules())
+    # these have fast calls of their own, which vectorising would take apart
+    fast = any(isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.RNNBase) for module in site.model.modules())
     if not request.on_cpu:
         return "serial", "one GPU"
-    small = weights <= SMALL and not convolutions
+    small = weights <= SMALL and not fast
     if request.cohort >= 2 and small and cannot_stack(site, request.hyper) is None:
         return "stacked", f"{weights:,} weights: small enough to train clients in stacks"
     if request.processes > 1 and can_fork():

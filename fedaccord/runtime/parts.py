@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from fedaccord.client.optimizers import MakeOptimizer
 from fedaccord.config import Settings
@@ -229,9 +229,9 @@ def resolve(task: Task, settings: Settings, data: DataSet) -> Settings:
 
 def divide(settings: Settings, data: DataSet) -> tuple[ClientData | None, ClientData, np.ndarray]:
     """The server's set, taken out first; the clients' examples; and the owner of each of these."""
-    if not data.classes and settings.split not in ("iid", "quantity", "natural"):
+    if not data.classes and settings.split not in ("iid", "quantity", "natural", "sorted"):
         raise SettingsError(
-            f"split = {settings.split}: goes by class, and this data has none; iid, quantity or natural"
+            f"split = {settings.split}: goes by class, and this data has none; iid, quantity, sorted or natural"
         )
     labels, natural = labels_of(data), data.owner
     train, validation = data.train, None
@@ -241,6 +241,8 @@ def divide(settings: Settings, data: DataSet) -> tuple[ClientData | None, Client
         train, validation, labels = data.train.part(rest), data.train.part(held), labels[rest]
         natural = None if natural is None else natural[rest]
     assert settings.clients is not None  # resolved
+    if settings.split == "sorted":
+        labels = numbers_of(train)
     split = partition.Split(
         settings.split,
         settings.clients,
@@ -250,6 +252,15 @@ def divide(settings: Settings, data: DataSet) -> tuple[ClientData | None, Client
         settings.allow_empty,
     )
     return validation, train, partition.partition(split, labels, numpy_generator(settings.seed, "split"), natural)
+
+
+def numbers_of(train: ClientData) -> np.ndarray:
+    """The targets, to be sorted: one number each."""
+    targets = train.targets if isinstance(train, Examples) else None
+    if not isinstance(targets, Tensor) or targets[:1].numel() != 1:
+        raise SettingsError("split = sorted: wants targets of one number each, in memory")
+    numbers: np.ndarray = targets.reshape(-1).numpy()
+    return numbers
 
 
 def labels_of(data: DataSet) -> np.ndarray:
