@@ -34,6 +34,7 @@ class Trained:
     clients: np.ndarray  # numbers into Run.clients
     examples: np.ndarray
     norms: np.ndarray  # ||w_i - w||, NaN where the log has none
+    measured: Sequence[float] = ()  # the metric to judge by, of each client that measured it
 
 
 @dataclass(frozen=True)
@@ -91,11 +92,18 @@ def read_run(path: Path) -> Run:
                 np.array([numbers.setdefault(client, len(numbers)) for client in entries], np.int64),
                 np.array([entry.get("examples") or 0 for entry in entries.values()], np.int64),
                 np.array([number(entry.get("update_norm"), 17) for entry in entries.values()], np.float64),
+                [value for entry in entries.values() if (value := own_metric(entry, metrics)) is not None],
             )
         )
         lines.append({"hyper": {}, **line})
     said = sentences(method, path) if method and lines else []
     return Run(path.resolve().name, settings, method, metrics, lines, trained, list(numbers), said)
+
+
+def own_metric(entry: Mapping[str, Any], metrics: Sequence[MetricNote]) -> float | None:
+    """What a client measured of the metric to judge by; None if it was not asked."""
+    measured = entry.get("metrics") or {}
+    return number(measured.get(metrics[0].name)) if measured and metrics else None
 
 
 def method_of(path: Path) -> Method | None:
@@ -233,6 +241,8 @@ def condense(run: Run, label: str, metrics: Sequence[MetricNote], detail: float)
         "absent": absent(run),
         "divergence": divergences(run, kept),
         "contribution": contribution(run, detail),
+        "spread": spread(run, detail),
+        "bytes": sum(int(number(line.get("bytes"), 17) or 0) for line in run.lines),
         "time": spent(run, kept),
     }
 
@@ -321,6 +331,15 @@ def contribution(run: Run, detail: float) -> dict[str, Any]:
         "rounds": [run.lines[i]["round"] for i in kept],
         "norms": [[number(value, 3) for value in norms[c].tolist()] for c in clients],
     }
+
+
+def spread(run: Run, detail: float) -> dict[str, Any]:
+    """How the metric to judge by is distributed over the clients that measured it: least, quartiles, most, by round."""
+    there = [(line["round"], trained.measured) for line, trained in zip(run.lines, run.trained, strict=True)]
+    there = [(round, values) for round, values in there if values]
+    kept = [there[i] for i in evenly(len(there), CURVE, detail)]
+    ends = [np.percentile(values, (0, 25, 50, 75, 100)).tolist() for _, values in kept]
+    return {"rounds": [round for round, _ in kept], "values": [[number(each) for each in five] for five in ends]}
 
 
 def natural(name: str) -> tuple[int, str]:

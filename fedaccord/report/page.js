@@ -22,6 +22,7 @@
     const whole = Math.round(seconds < 3570 ? seconds : seconds / 60);
     return `${Math.floor(whole / 60)} ${seconds < 3570 ? "min" : "h"} ${whole % 60} ${seconds < 3570 ? "s" : "min"}`;
   }
+  const size = (bytes) => (bytes < 1e6 ? `${figure(bytes / 1e3, 3)} kB` : `${figure(bytes / 1e6, 3)} MB`);
   const total = (run) => run.time.parts.reduce((sum, part) => sum + part.total, 0);
   const onPaper = () => "paper" in document.documentElement.dataset;
   const capital = (word) => word.charAt(0).toUpperCase() + word.slice(1);
@@ -154,6 +155,7 @@
       fact("rounds finished", `${count(run.finished)} of ${count(run.rounds)}`);
       data.metrics.forEach((metric, m) => fact(`test ${metric.name}`, inUnits(metric, run.metrics[m].last), "result"));
       fact("loss", figure(run.loss), "result");
+      if (run.bytes) fact("sent a round", size(run.bytes / run.finished));
     } else {
       fact("runs", runs.length);
     }
@@ -187,14 +189,14 @@
       return known.length ? Math[higher ? "max" : "min"](...known) : undefined;
     });
     byId("overview").replaceChildren(...(several ? [table(
-      [["run"], ["rounds", "number"], ...data.metrics.flatMap(({ name }) => [[`test ${name}`, "number"], ["best", "number"]]), ["loss", "number"], ["time", "number"]],
+      [["run"], ["rounds", "number"], ...data.metrics.flatMap(({ name }) => [[`test ${name}`, "number"], ["best", "number"]]), ["loss", "number"], ["sent a round", "number"], ["time", "number"]],
       data.runs.map((run, i) => ({ cells: [
         el("th", { scope: "row" }, el("label", {}, toggle(i), swatch(i), run.label)),
         numeric(`${count(run.finished)} of ${count(run.rounds)}`),
         ...data.metrics.flatMap((metric, m) => [
           numeric(inUnits(metric, last(run, m)), last(run, m) === tops[m] ? "best" : ""), numeric(inUnits(metric, run.metrics[m]?.best)),
         ]),
-        numeric(figure(run.loss)), numeric(duration(total(run))),
+        numeric(figure(run.loss)), numeric(run.bytes ? size(run.bytes / run.finished) : "–"), numeric(duration(total(run))),
       ] })))] : []));
     renderCurves();
   }
@@ -406,6 +408,7 @@
       `Share of the examples by client${clients.length ? `, from ${percent(Math.min(...share))} to ${percent(Math.max(...share))}` : ""}`);
     bars("part", rounds.map((value) => (100 * value) / run.finished), clients.map((client, i) => plain(`client ${client}: ${count(rounds[i])} of ${count(run.finished)} rounds`)),
       `Rounds taken part in by client, of ${run.finished}`);
+    renderSpread(run);
     draw("norms", [{
       x: run.contribution.rounds, y: clients.map(plain), z: norms, type: "heatmap", colorscale: colours.map, zmin: 0, hoverongaps: false,
       hovertemplate: "client %{y}, round %{x}: %{z:.3~g}<extra></extra>",
@@ -426,6 +429,27 @@
     const cut = run.refused.length < run.refusals || run.guards.length < run.guarded;
     byId("events-note").textContent = !events.length ? "None: every update was used, and no guard had to act."
       : `${count(run.refusals)} updates refused, ${count(run.guarded)} rounds guarded${cut ? "; the newest are listed" : ""}.`;
+  }
+
+  function renderSpread(run) {
+    const { rounds, values } = run.spread;
+    byId("spread-figure").hidden = !rounds.length;
+    if (!rounds.length) return;
+    const metric = data.metrics.find((each, m) => run.metrics[m]);
+    const scale = metric.percent ? 100 : 1;
+    const column = (k) => values.map((five) => scale * five[k]);
+    const band = (low, high, colour) => [
+      { x: rounds, y: column(low), type: "scatter", mode: "lines", line: { width: 0 }, hoverinfo: "skip" },
+      { x: rounds, y: column(high), type: "scatter", mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: colour, hoverinfo: "skip" },
+    ];
+    byId("spread-metric").textContent = capital(metric.name);
+    draw("spread", [
+      ...band(0, 4, faint(colourOf(0))), ...band(1, 3, `${colourOf(0)}66`),
+      { x: rounds, y: column(2), type: "scatter", mode: rounds.length < 40 ? "lines+markers" : "lines", line: { color: colours.text, width: 2 },
+        text: values.map((five) => `${inUnits(metric, five[0])} to ${inUnits(metric, five[4])}, middle ${inUnits(metric, five[2])}`),
+        hovertemplate: "round %{x}: %{text}<extra></extra>" },
+    ], { xaxis: roundAxis(run.finished), yaxis: axis("", { ticksuffix: metric.percent ? " %" : "" }), uirevision: view.client },
+      `${capital(metric.name)} by client; last round: ${inUnits(metric, values.at(-1)[0])} to ${inUnits(metric, values.at(-1)[4])}, middle ${inUnits(metric, values.at(-1)[2])}`);
   }
 
   function renderDivergence() {

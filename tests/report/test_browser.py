@@ -199,7 +199,7 @@ def test_every_metric_has_its_chart_and_the_best_is_by_its_direction(browser, tm
     write_page([first, second, untested], tmp_path / "three.html")
     with opened(browser, (tmp_path / "three.html").as_uri()) as page:
         head = page.locator("#overview thead th").all_text_contents()
-        assert head == ["run", "rounds", "test accuracy", "best", "test rmse", "best", "loss", "time"]
+        assert head == ["run", "rounds", "test accuracy", "best", "test rmse", "best", "loss", "sent a round", "time"]
         rows = [row.locator("td").all_text_contents()[1:5] for row in page.locator("#overview tbody tr").all()]
         assert rows == [["62.50 %", "75.00 %", "2", "1.25"], ["50.00 %", "50.00 %", "1.75", "1.5"], ["–"] * 4]
         assert page.locator("#overview .best").all_text_contents() == ["62.50 %", "1.75"]  # the most, the least
@@ -335,3 +335,21 @@ def test_a_live_page_follows_its_run(browser, tmp_path):
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_what_each_client_measured_is_shown_as_a_distribution(browser, tmp_path):
+    """Five clients: least, quartiles and most are the five themselves; the bytes are those of a round on average."""
+    shares = (0.1, 0.9, 0.5, 0.3, 0.7)
+    entries = {str(n): {"examples": 1, "update_norm": 1.0, "metrics": {"accuracy": a}} for n, a in enumerate(shares)}
+    lines = [line(t, clients=entries, bytes=1500 * t) for t in (1, 2, 3)]
+    own = write_run(tmp_path / "own", lines)
+    plain = write_run(tmp_path / "plain", [line(t) for t in (1, 2)])
+    write_page([own], tmp_path / "own.html")
+    with opened(browser, (tmp_path / "own.html").as_uri()) as page:
+        assert page.locator("#spread-figure h3").text_content() == "Accuracy, client by client"
+        assert values_of(page, "spread") == [[each] * 3 for each in (10, 90, 30, 70, 50)]
+        assert "10.00 % to 90.00 %, middle 50.00 %" in page.locator("#spread").get_attribute("aria-label")
+        assert "sent a round3 kB" in page.locator("#facts div").all_text_contents()
+    write_page([plain], tmp_path / "plain.html")
+    with opened(browser, (tmp_path / "plain.html").as_uri()) as page:
+        assert not page.locator("#spread-figure").is_visible()
