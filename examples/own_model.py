@@ -54,4 +54,4 @@ task = Task("tumours", load, Net, settings={"clients": 4, "validation_per_class"
 if __name__ == "__main__":
     data = measurements()
     history = federate(Net(), hospitals(data[100:450]), validation=data[:100], test=data[450:], rounds=60, show=True)
-    print(f"test accuracy {100 * history.rounds[-1].accuracy:.1f} %")
+    print(f"test accuracy {history.rounds[-1].metrics['accuracy']:.1%}")

@@ -47,6 +47,12 @@ def test_it_learns_with_every_method(name, method):
     assert set(measured) <= set(BETTER)
 
 
+def test_the_file_to_copy_runs_as_it_stands():
+    done = subprocess.run([sys.executable, FOLDER.parent / "own_model.py"], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"test accuracy 9\d\.\d%", done.stdout)
+
+
 def test_two_hundred_thousand_examples_take_less_than_a_gibibyte():
     """The whole process, torch and all, as the system counts it; the pool's workers share most of theirs."""
     script = (
