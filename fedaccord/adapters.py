@@ -7,32 +7,42 @@ adapters into works the same way: what travels goes by requires_grad.
 import math
 from fnmatch import fnmatchcase
 
-import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from fedaccord.core.errors import SettingsError
 
 
-class Adapted(nn.Module):
-    """W x + b + scale * up(down(x)), with W and b frozen. It starts as W x + b: `up` is zero."""
+class Adapted(nn.Linear):
+    """A dense layer whose weight is base + scale * up @ down, the base and the bias frozen. `up` starts at zero.
 
-    def __init__(self, base: nn.Linear, rank: int, scale: float):
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.down = nn.Parameter(base.weight.new_empty(rank, base.in_features))
-        self.up = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
-        self.scale = scale
+    It is a Linear with a `weight`, so modules that look into their dense layers (torch's attention) work with it.
+    """
+
+    def __init__(self, given: nn.Linear, rank: int, scale: float):
+        nn.Module.__init__(self)
+        self.in_features, self.out_features, self.scale = given.in_features, given.out_features, scale
+        self.base = nn.Parameter(given.weight.detach(), requires_grad=False)
+        bias = None if given.bias is None else nn.Parameter(given.bias.detach(), requires_grad=False)
+        self.register_parameter("bias", bias)
+        self.down = nn.Parameter(self.base.new_empty(rank, given.in_features))
+        self.up = nn.Parameter(self.base.new_zeros(given.out_features, rank))
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.base(x) + self.scale * (x @ self.down.T) @ self.up.T
-        return result
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        return self.base + self.scale * self.up @ self.down
 
-    @torch.no_grad()
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.base, self.bias) + self.scale * linear(linear(input, self.down), self.up)
+
     def merged(self) -> nn.Linear:
-        """One dense layer that does the same."""
-        self.base.weight += self.scale * self.up @ self.down
-        return self.base
+        """A plain dense layer that does the same."""
+        plain = nn.Linear(self.in_features, self.out_features, self.bias is not None)
+        plain.weight = nn.Parameter(self.weight.detach())
+        if self.bias is not None:
+            plain.bias = nn.Parameter(self.bias.detach())
+        return plain
 
 
 def adapt(model: nn.Module, rank: int = 8, layers: str = "*", scale: float = 1.0) -> nn.Module:
@@ -42,20 +52,25 @@ def adapt(model: nn.Module, rank: int = 8, layers: str = "*", scale: float = 1.0
     scale   a factor on the update
     """
     patterns = [pattern.strip() for pattern in layers.split(",")]
-    dense = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and name]
+    every = list(model.named_modules(remove_duplicate=False))
+    dense = {name: module for name, module in every if isinstance(module, nn.Linear) and name}
     chosen = [name for name in dense if any(fnmatchcase(name, pattern) for pattern in patterns)]
     if not chosen:
         raise SettingsError(f"layers = {layers}: no dense layer is called so; there are {', '.join(dense) or 'none'}")
     model.requires_grad_(False)
+    made: dict[int, Adapted] = {}  # a layer that stands in two places stays one
     for name in chosen:
-        put(model, name, Adapted(model.get_submodule(name), rank, scale))  # type: ignore[arg-type]
+        layer = dense[name]
+        put(model, name, made.setdefault(id(layer), Adapted(layer, rank, scale)))
     return model
 
 
 def merge(model: nn.Module) -> nn.Module:
     """Put each adapter's update into its dense layer, in place: the model has its first form again."""
-    for name in [name for name, module in model.named_modules() if isinstance(module, Adapted)]:
-        put(model, name, model.get_submodule(name).merged())  # type: ignore[operator]
+    found = [(n, each) for n, each in model.named_modules(remove_duplicate=False) if isinstance(each, Adapted)]
+    made: dict[int, nn.Linear] = {}
+    for name, layer in found:
+        put(model, name, made.setdefault(id(layer), layer.merged()))
     return model
 
 

@@ -98,8 +98,8 @@ class Settings:
     steps: int = at_least(1, 10, "SGD iterations of a client in the first round (fixed schedule).")
     steps_decay: float = share(1.0, "Factor on the SGD iterations after each round (fixed schedule).")
     readers: int = at_least(
-        0, 0, "Processes that read a client's Dataset ahead while it trains (0: none; only where it is not in memory).",
-        role=NUMERICS,
+        0, 0, "Processes that read a client's Dataset ahead while it trains (0: none). If it draws at random, it draws "
+        "otherwise there.", role=OPERATION,
     )  # fmt: skip
     batch_size: int = at_least(1, 64, "Examples in a mini-batch; a client with fewer uses all it has.")
     travels: str = setting(
@@ -313,6 +313,8 @@ def make(*layers: Mapping[str, Any], method: "Method | None" = None) -> Settings
 
     merged: dict[str, Any] = {}
     for layer in layers:
+        if layer.get("optimizer", merged.get("optimizer", "sgd")) != merged.get("optimizer", "sgd"):
+            merged.pop("lr", None)  # it is another optimizer's
         merged.update(layer)
     if method is None:
         FIELDS["method"].validate(merged.get("method", "FA"))

@@ -1,7 +1,8 @@
 """Metrics by name: what a model is judged by on a test set, and which way is better.
 
 Classes: outputs are scores (examples, classes), or (examples, places, classes) for sequences; targets class numbers.
-Labels that do not exclude each other: outputs are logits and targets zeros and ones, both (examples, labels).
+Labels that do not exclude each other: outputs are logits and targets zeros and ones, both (examples, labels), or of one
+label (examples, 1) and (examples,).
 Anything else: outputs and targets of one shape.
 """
 
@@ -11,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from fedaccord.core.batches import Batch
+from fedaccord.core.batches import IGNORED, Batch
 from fedaccord.core.errors import SettingsError
-from fedaccord.core.records import IGNORED, LossFunction, Metric
+from fedaccord.core.records import LossFunction, Metric
 
 Measure = Callable[[object, Batch], float]
 Metrics = str | Sequence[str | Metric] | Mapping[str, Measure | Metric]
@@ -23,7 +24,7 @@ Metrics = str | Sequence[str | Metric] | Mapping[str, Measure | Metric]
 def accuracy(output: Tensor, targets: Tensor) -> float:
     """The share of right answers; of labels that do not exclude each other, the share of right labels."""
     if not is_classes(output, targets):
-        return float(((output > 0) == (targets > 0.5)).double().mean())
+        return float(((as_labels(output, targets) > 0) == (targets > 0.5)).double().mean())
     return int((output.argmax(-1) == targets).sum()) / max(1, int((targets != IGNORED).sum()))
 
 
@@ -32,7 +33,9 @@ def f1(output: Tensor, targets: Tensor) -> float:
     from sklearn.metrics import f1_score
 
     if not is_classes(output, targets):
-        return float(f1_score(targets.numpy() > 0.5, output.numpy() > 0, average="macro", zero_division=0.0))
+        said, wanted = as_labels(output, targets).numpy() > 0, targets.numpy() > 0.5
+        one = "binary" if wanted.ndim == 1 else "macro"
+        return float(f1_score(wanted, said, average=one, zero_division=0.0))
     scores, numbers = samples(output, targets)
     return float(f1_score(numbers.numpy(), scores.argmax(1).numpy(), average="macro", zero_division=0.0))
 
@@ -93,7 +96,13 @@ def difference(output: Tensor, targets: Tensor) -> Tensor:
 
 def is_classes(output: Tensor, targets: Tensor) -> bool:
     """Whether the targets are class numbers and the outputs a score for each class."""
-    return not targets.is_floating_point() and output.dim() == targets.dim() + 1
+    scores = output.dim() == targets.dim() + 1 and output.shape[-1] > 1
+    return scores and not targets.is_floating_point()
+
+
+def as_labels(output: Tensor, targets: Tensor) -> Tensor:
+    """Logits in the form of the targets: a single one may be a column."""
+    return output.reshape(targets.shape) if output.numel() == targets.numel() else output
 
 
 def samples(output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

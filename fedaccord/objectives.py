@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 
-from fedaccord.core.records import IGNORED, Hyper, LossFunction, Objective
+from fedaccord.core.batches import IGNORED
+from fedaccord.core.records import Hyper, LossFunction, Objective
 
 
 def classification(output: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
@@ -18,9 +19,7 @@ def classification(output: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
     """
     weight = hyper.get("entropy_weight", 0.0)
     if targets.dim() > 1:
-        output, targets = output.flatten(0, -2), targets.flatten()
-        if weight:
-            return sequences(output, targets, lowest_of(hyper, output), weight)
+        return sequences(output.flatten(0, -2), targets.flatten(), lowest_of(hyper, output), weight)
     if not weight:
         return cross_entropy(output, targets)
     loss, _ = Classification.apply(output, targets, lowest_of(hyper, output), weight)
@@ -36,10 +35,11 @@ def lowest_of(hyper: Hyper, output: Tensor) -> float:
 def sequences(output: Tensor, targets: Tensor, lowest: float, weight: float) -> Tensor:
     """Both terms where some samples have no target: (samples, classes) and (samples,)."""
     log_p = log_softmax(output, dim=1)
-    lack = torch.clamp(lowest + (log_p.exp() * log_p).sum(dim=1), min=0)
     there = (targets != IGNORED).to(output.dtype)
-    hit = nll_loss(log_p, targets, ignore_index=IGNORED, reduction="none")
-    return ((hit + weight * lack) * there).sum() / there.sum().clamp(min=1)
+    each = nll_loss(log_p, targets, ignore_index=IGNORED, reduction="none")
+    if weight:
+        each = each + weight * there * torch.clamp(lowest + (log_p.exp() * log_p).sum(dim=1), min=0)
+    return each.sum() / there.sum().clamp(min=1)
 
 
 def default_entropy_min(classes: int) -> float:

@@ -57,3 +57,27 @@ def test_adapters_travel_alone(method):
     assert few.rounds[0].bytes == 3 * 2 * 4 * numbers
     assert every.rounds[0].bytes == 3 * 2 * 4 * (6 * 16 + 16 + 16 * 16 + 16 + 16 * 2 + 2)
     assert few.rounds[-1].metrics["accuracy"] > 0.85
+
+
+def test_torchs_own_attention_can_be_adapted():
+    """It looks into its dense layers; and in use it takes a fast path that does so even more."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    x = torch.randn(3, 5, 8)
+    before = layer(x)
+    adapt(layer, rank=2)
+    torch.testing.assert_close(layer(x), before)
+    with torch.no_grad():
+        layer.linear1.up.normal_()
+        layer.self_attn.out_proj.up.normal_()
+        expected = layer(x)
+        assert not torch.allclose(expected, before)
+        torch.testing.assert_close(layer.eval()(x), expected)
+        torch.testing.assert_close(merge(layer)(x), expected)
+
+
+def test_a_layer_that_stands_in_two_places_stays_one():
+    twice = nn.Linear(4, 4)
+    model = adapt(nn.Sequential(twice, nn.ReLU(), twice), rank=2)
+    assert model[0] is model[2]
+    assert merge(model)[0] is model[2]

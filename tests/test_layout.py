@@ -33,6 +33,7 @@ ALLOWED = {
     "models": set(),
     "objectives": set(),
     "metrics": set(),
+    "adapters": set(),
     "engines": BESIDE,
     "flower": BESIDE,
     "config": BESIDE,

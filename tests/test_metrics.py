@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from fedaccord import Metric, federate
+from fedaccord.core.batches import IGNORED
 from fedaccord.core.errors import SettingsError, TaskError
-from fedaccord.core.records import IGNORED
+from fedaccord.core.records import metrics_on
 from fedaccord.metrics import METRICS, metrics_of
 
 SCORES = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 3.0]])  # says 0, 1, 0, 1
@@ -97,3 +98,21 @@ def test_a_run_has_the_chosen_ones_and_one_that_raises_is_named_and_nothing_is_l
     again = federate(model, own, metrics="auc, f1, accuracy", **settings)
     assert list(again.rounds[-1].metrics) == ["auc", "f1", "accuracy"]
     assert len(again.rounds) == 4
+
+
+@pytest.mark.parametrize("targets", [torch.tensor([1, 0, 1, 0]), torch.tensor([1.0, 0.0, 1.0, 0.0])])
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_one_logit_is_one_label(targets, shape):
+    """Two right and two wrong answers; the last positive is ranked below the first negative."""
+    logits = torch.tensor([2.0, 1.0, -3.0, -4.0]).reshape(shape)
+    assert measure("accuracy", logits, targets) == 0.5
+    assert measure("f1", logits, targets) == 0.5
+    assert measure("auc", logits, targets) == 0.75
+
+
+def test_batches_of_several_lengths_are_measured_as_one():
+    """A collate function pads to the longest of its batch; what one has more than another is no target."""
+    short, long = torch.zeros(1, 2, 3), torch.zeros(1, 4, 3)
+    short[..., 1] = long[..., 2] = 5
+    batches = [(short, torch.tensor([[1, 1]])), (long, torch.tensor([[2, 2, 2, 0]]))]
+    assert metrics_on(batches, [METRICS["accuracy"]]) == {"accuracy": 5 / 6}

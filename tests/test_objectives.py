@@ -5,7 +5,7 @@ import pytest
 import torch
 from helpers import hyper
 
-from fedaccord.core.records import IGNORED
+from fedaccord.core.batches import IGNORED
 from fedaccord.objectives import classification, default_entropy_min
 
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedaccord import federate
+from fedaccord import DataSet, Examples, Task, federate
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.travel import HOME, travel_of
+from fedaccord.runtime.build import from_task
 from fedaccord.runtime.folder import params_sha256
 
 
@@ -49,8 +50,10 @@ def test_what_is_frozen_is_fixed_with_the_statistics_of_a_frozen_normalisation()
 
 
 def test_a_choice_that_makes_no_sense_is_told():
-    with pytest.raises(SettingsError, match=r"travels = body.*: then nothing that is trained would travel.*0.weight"):
-        travel_of(net(), "body.*")
+    with pytest.raises(
+        SettingsError, match=r"travels = 1.running\*: then nothing that is trained would travel.*0.weight"
+    ):
+        travel_of(net(), "1.running*")
     with pytest.raises(SettingsError, match="no normalisation layer"):
         travel_of(nn.Linear(2, 2), "no-norm")
 
@@ -135,3 +138,45 @@ def test_what_is_kept_at_home_lies_with_the_client_alone(tmp_path):
     store = ClientStore(tmp_path / "run" / "private", in_memory=False)
     means = [store.get(number, 6)[HOME]["1.running_mean"] for number in range(3)]
     assert not torch.equal(means[0], means[1])
+
+
+def test_a_pattern_that_fits_nothing_is_a_mistake():
+    """Else what was to stay at home would be sent."""
+    with pytest.raises(SettingsError, match=r"travels = !hed.\*: !hed.\* fits none of 0.weight"):
+        travel_of(net(), "!hed.*")
+
+
+def test_two_names_of_one_tensor_go_together():
+    tied = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False))
+    tied[2].weight = tied[0].weight
+    with pytest.raises(SettingsError, match="are one tensor"):
+        travel_of(tied, "!2.*")
+
+
+def test_a_predicate_that_raises_is_told():
+    with pytest.raises(SettingsError, match=r"the predicate failed for 0.weight: KeyError"):
+        travel_of(net(), lambda name, tensor: {}[name])
+
+
+def test_statistics_without_weights_are_trained_and_those_of_a_frozen_layer_are_not():
+    bare = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8, affine=False), nn.Linear(8, 2))
+    own = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    assert travel_of(bare, "no-norm").home == own
+    assert own <= travel_of(bare, "trainable").names
+    base = frozen_base()
+    base[1].running_mean.fill_(5.0)
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    history = federate(base, [(x, (x[:, 0] > 0).long())], travels="trainable", **SETTINGS)
+    assert torch.equal(
+        history.model[1].running_mean, torch.full((8,), 5.0)
+    )  # and training normalises by it, as use does
+
+
+def test_the_servers_examples_are_left_to_the_clients_where_it_could_not_use_them():
+    g = torch.Generator().manual_seed(0)
+    data = DataSet(*(Examples(torch.randn(n, 3, generator=g), torch.arange(n) % 2) for n in (300, 50)), ("a", "b"))
+    task = Task("own", lambda: data, net, settings={"split": "iid", "clients": 3, "travels": "!3.*"})
+    setup = from_task(task, task.resolved(engine="serial"))
+    site = setup.experiment.engine.site
+    assert sum(map(len, site.clients)) + sum(map(len, site.tests)) == 300
+    assert (setup.settings.evaluate, setup.settings.client_test) == ("clients", 0.2)

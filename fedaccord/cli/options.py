@@ -107,10 +107,7 @@ def settings_of(options: argparse.Namespace) -> tuple[Any, Settings]:
     config.make(merged)  # complain about a wrong value before loading anything
     task = find_task(name, merged.get("image_size", 0))
     split = merged.get("split", task.settings.get("split", "non-iid"))
-    defaults = task.defaults(split)
-    if merged.get("optimizer", defaults.get("optimizer", "sgd")) != defaults.get("optimizer", "sgd"):
-        defaults = {name: value for name, value in defaults.items() if name != "lr"}  # it is another optimizer's
-    return task, config.make(defaults, merged, {"task": lasting(name)})
+    return task, config.make(task.defaults(split), merged, {"task": lasting(name)})
 
 
 def lasting(name: str) -> str:

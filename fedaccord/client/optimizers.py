@@ -51,19 +51,22 @@ class ClientOptimizer:
         """For one client's round; `kept` is what it kept after its last."""
         if self.make is None and not self.keep:
             return Sgd(own, beside, hyper, corrections, self.nesterov)
-        return TorchDescent(self.made([*own, *beside], hyper), own, beside, hyper, corrections, self.keep, kept or {})
+        return TorchDescent(self.made(own, beside, hyper), own, beside, hyper, corrections, self.keep, kept or {})
 
-    def made(self, weights: Sequence[Tensor], hyper: Hyper) -> Optimizer:
+    def made(self, own: Sequence[Tensor], beside: Sequence[Tensor], hyper: Hyper) -> Optimizer:
+        """An optimizer for these weights. What is trained beside the model does not decay."""
+        make: Any = self.make or torch.optim.SGD
+        weights: list[Any] = [*own, *beside]
+        more: dict[str, Any] = {}
+        if inspect.isclass(make) and "weight_decay" in inspect.signature(make).parameters:
+            more = {"weight_decay": hyper.weight_decay}
+            weights = [{"params": list(own)}, {"params": list(beside), "weight_decay": 0.0}][: 2 if beside else 1]
         if self.make is None:
-            return torch.optim.SGD(
-                weights,
-                lr=hyper.lr,
-                momentum=hyper.momentum,
-                nesterov=self.nesterov and hyper.momentum > 0,
-                weight_decay=hyper.weight_decay,
-            )
-        decay = {"weight_decay": hyper.weight_decay} if hyper.weight_decay else {}
-        made = self.make(list(weights), lr=hyper.lr, **decay)
+            more |= {"momentum": hyper.momentum, "nesterov": self.nesterov and hyper.momentum > 0}
+        try:
+            made = make(weights, lr=hyper.lr, **more)
+        except Exception as error:  # whatever a user's function raises
+            raise SettingsError(f"optimizer: cannot be made: {type(error).__name__}: {error}") from error
         if not isinstance(made, Optimizer):
             raise SettingsError(f"optimizer gives a {type(made).__name__}, expected a torch.optim.Optimizer")
         return made
@@ -72,9 +75,9 @@ class ClientOptimizer:
         """Tensors like those that a client keeps: what a step with zeros leaves behind."""
         if not self.keep:
             return {}
-        weights = [nn.Parameter(torch.zeros_like(weight)) for weight in (*own, *beside)]
-        trial = TorchDescent(self.made(weights, hyper), weights[: len(own)], weights[len(own) :], hyper, None, True, {})
-        trial([torch.zeros_like(weight) for weight in weights])
+        own, beside = ([nn.Parameter(torch.zeros_like(weight)) for weight in each] for each in (own, beside))
+        trial = TorchDescent(self.made(own, beside, hyper), own, beside, hyper, None, True, {})
+        trial([torch.zeros_like(weight) for weight in trial.weights])
         return trial.kept()
 
 
@@ -169,8 +172,15 @@ class TorchDescent:
         self.optimizer.zero_grad()
 
     def kept(self) -> Packages:
-        state = read_state(self.optimizer) if self.keep else {}
-        return {STATE: state} if state else {}
+        if not self.keep:
+            return {}
+        state = read_state(self.optimizer)
+        if (
+            type(self.optimizer) is torch.optim.SGD
+        ):  # without momentum it has no state; it may have some in other rounds
+            for number, weight in enumerate(self.weights):
+                state.setdefault(f"{number}.momentum_buffer", torch.zeros_like(weight.detach()).cpu())
+        return {STATE: state}
 
 
 def read_state(optimizer: Optimizer) -> Params:
@@ -198,10 +208,13 @@ def load_state(optimizer: Optimizer, saved: Params) -> None:
 
 
 def optimizers() -> Mapping[str, type[Optimizer]]:
-    """Torch's own, by name in small letters, without those that want to call the loss themselves."""
+    """Torch's own, by name in small letters: those for any weights that do not call the loss themselves."""
     found = {name.lower(): each for name, each in vars(torch.optim).items() if inspect.isclass(each)}
     return {
-        n: each for n, each in found.items() if issubclass(each, Optimizer) and each is not Optimizer and n != "lbfgs"
+        name: each
+        for name, each in found.items()
+        if issubclass(each, Optimizer) and {"lr", "weight_decay"} <= inspect.signature(each).parameters.keys()
+        if name != "muon"  # for matrices only
     }
 
 
@@ -213,3 +226,13 @@ def by_name(name: str) -> MakeOptimizer | None:
     if name not in known:
         raise SettingsError(f"optimizer = {name}: there is none of that name; there are {', '.join(sorted(known))}")
     return known[name]
+
+
+def check_settings(make: MakeOptimizer | None, momentum: float, nesterov: bool, decay: float) -> None:
+    """Complain about a setting that would have no effect."""
+    if nesterov and not momentum:
+        raise SettingsError("nesterov = true: there is no momentum; set momentum too")
+    if make is not None and (momentum or nesterov):
+        raise SettingsError("momentum and nesterov are SGD's; give another optimizer its own as a function")
+    if make is not None and not inspect.isclass(make) and decay:
+        raise SettingsError("weight_decay: an optimizer that is given as a function has its own")

@@ -50,6 +50,7 @@ class Site:
     store: str = "auto"  # where clients keep things: memory, disk, or auto: on disk if it would not fit
     travel: Travel | None = None  # which of the model's tensors travel; None: all
     stays: Params = field(default_factory=dict)  # of what does not travel and may change in training: how it starts
+    still: tuple[str, ...] = ()  # modules that are not to be changed, not even their statistics
     tests: Sequence[ClientData] = ()  # what each client keeps to measure the metrics on; empty: nobody does
     metrics: Sequence[Metric] = ()
 
@@ -61,6 +62,12 @@ class Site:
     def whole(self, params: Params, kept: Packages) -> Params:
         """What a client puts into the model: what travelled, and its own part as it kept it, or as it starts."""
         return {**self.stays, **kept.get(HOME, {}), **params} if self.stays else params
+
+    def set_going(self, model: nn.Module) -> None:
+        """Into the mode for training, but for modules whose buffers must not change."""
+        model.train()
+        for name in self.still:
+            model.get_submodule(name).eval()
 
     def trained(self, model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The trained weights: those that travel, and those that stay."""
@@ -111,10 +118,16 @@ def train(site: Site, model: nn.Module, order: Order, client: int, kept: Package
 
     `model` is a workspace: its parameters are overwritten.
     """
+    with failure_named(client, order.round):
+        return trained(site, model, order, client, kept)
+
+
+def trained(site: Site, model: nn.Module, order: Order, client: int, kept: Packages) -> tuple[ClientUpdate, Packages]:
+    """The same; whatever it raises is told with its place by `train`."""
     data, hyper = site.clients[client], order.hyper_of(client)
     reports = (*reported(site, model, order, client, kept), tested(site, model, order, client, kept))
     load_params(model, site.whole(order.params, kept))  #                                                      7
-    model.train()
+    site.set_going(model)
     work = site.method.begin(site.objective, model, order, hyper, client, site.seed, kept)
     own, home = site.trained(model)
     beside = [weight for part in work.trained for weight in trained_weights(part).values()]
@@ -124,7 +137,7 @@ def train(site: Site, model: nn.Module, order: Order, client: int, kept: Package
     total = torch.zeros((), device=next(model.parameters()).device)
     augment = generator(site.seed, "augment", order.round, client)
     batches = data.batches(minibatches(site, order, client), generator(site.seed, "reading", order.round, client))
-    with global_seed(site.seed, "dropout", order.round, client), failure_named(client, order.round):
+    with global_seed(site.seed, "dropout", order.round, client):
         for batch in batches:  #                                                                               8
             loss = work(site.prepare(batch.inputs, augment), batch.targets)  #                                 9
             descend(torch.autograd.grad(loss, descend.weights, allow_unused=True, materialize_grads=True))  # 10
@@ -170,12 +183,19 @@ def tested(site: Site, model: nn.Module, order: Order, client: int, kept: Packag
 @contextmanager
 def failure_named(client: int, round: int) -> Iterator[None]:
     """Whatever the user's model, loss or data raise is told with the place where it happened."""
+    place = f"client {client}, round {round}"
     try:
         yield
+    except TaskError as error:
+        raise TaskError(f"{place}: {error}") from error
     except FedAccordError:
         raise
     except Exception as error:
-        raise TaskError(f"client {client}, round {round}: training failed: {type(error).__name__}: {error}") from error
+        raise TaskError(f"{place}: training failed: {type(error).__name__}: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")
 
 
 def minibatches(site: Site, order: Order, client: int) -> Tensor:

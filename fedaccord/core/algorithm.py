@@ -114,6 +114,7 @@ class Experiment:
     clients_report: bool = False  # L_t comes from the clients (the paper's second way)
     paired: bool = False  # they measure w_{t-1} as well, on the same examples
     clients_test: bool = False  # they measure the metrics, each on a part of its own data
+    own_parts: bool = False  # a part of the model is each client's own
     data: Callable[[], Iterable[torch.Tensor]] = tuple  # what the clients hold here, to know it again after a resume
 
 
@@ -153,7 +154,7 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
         measure = measuring(ex, mean.accepted)
         verdict = ex.guard(state, mean, measure)  #                                                  15, 16
         handed, metrics = None, mean_metrics(mean.accepted)
-        if tests_in(ex, t):
+        if (ex.metrics is not None and tests_in(ex, t)) or t == ex.rounds:
             handed, params = handed_out(ex, verdict.model, measure)
             metrics = ex.metrics(params) if ex.metrics is not None else metrics
     with clock("policy"):
@@ -292,7 +293,7 @@ def handed_out(ex: Experiment, model: Snapshot, measure: Measure) -> tuple[str, 
     Without a server's set nobody can tell them apart; then it is the first of the means.
     """
     models = ex.server.models(model)
-    if len(models) == 1:
+    if len(models) == 1 or ex.own_parts:  # a client's own part goes with the model that it received
         return LAST, models[LAST]
     if ex.clients_report:
         name = next(name for name in models if name != LAST)

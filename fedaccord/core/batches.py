@@ -5,6 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
+
+IGNORED = -100
+"""A class number that is none: a place in a sequence without a target, such as padding. Torch's own number for it."""
 
 Batch = Any
 """A tensor, or a tuple or dict of tensors of equal length."""
@@ -39,10 +43,28 @@ def like(form: Batch, tensors: Sequence[Tensor]) -> Batch:
     return mapped(lambda _: next(rest), form)
 
 
-def together(batches: Sequence[Batch], join: Callable[[list[Tensor]], Tensor] = torch.cat) -> Batch:
+def together(batches: Sequence[Batch], join: Callable[[list[Tensor]], Tensor] | None = None) -> Batch:
     """Several batches of one form as one, end to end."""
     columns = zip(*map(leaves, batches), strict=True)
-    return like(batches[0], [join(list(column)) for column in columns])
+    return like(batches[0], [(join or joined)(list(column)) for column in columns])
+
+
+def joined(tensors: list[Tensor]) -> Tensor:
+    """End to end; where they are of several lengths, as sequences may be, padded to the longest."""
+    if len({tensor.shape[1:] for tensor in tensors}) == 1:
+        return torch.cat(tensors)
+    longest = [max(sizes) for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True)]
+    empty = 0 if tensors[0].is_floating_point() else IGNORED
+    rows = []
+    for tensor in tensors:
+        more = [n for size, most in zip(tensor.shape[1:], longest, strict=True) for n in (most - size, 0)]
+        rows.append(pad(tensor, more[::-1], value=empty))
+    return torch.cat(rows)
+
+
+def plain(batch: Batch) -> Batch:
+    """On the CPU, and in a type that every library knows."""
+    return mapped(lambda x: x.cpu().float() if x.is_floating_point() and x.element_size() < 4 else x.cpu(), batch)
 
 
 def count(batch: Batch) -> int:

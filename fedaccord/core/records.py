@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedaccord.core.batches import Batch, count, leaves, mapped, together
+from fedaccord.core.batches import Batch, count, leaves, mapped, plain, together
 from fedaccord.core.errors import MethodError, TaskError
 
 Params = dict[str, Tensor]
@@ -120,9 +120,6 @@ class Examples:
         return (*leaves(self.inputs), *leaves(self.targets))
 
 
-IGNORED = -100
-"""A class number that is none: a place in a sequence without a target, such as padding. Torch's own number for it."""
-
 Prepare = Callable[[Batch, torch.Generator | None], Batch]
 """Stored inputs -> what the model sees. With a generator (training only) it may augment."""
 
@@ -152,7 +149,8 @@ class Metric:
 
 def metrics_on(batches: Iterable[tuple[Any, Batch]], metrics: Sequence[Metric]) -> dict[str, float]:
     """The metrics, by name, of a model's (outputs, targets); one that is not a number is left out."""
-    outputs, targets = map(together, zip(*batches, strict=True))
+    columns = (together([plain(batch) for batch in side]) for side in zip(*batches, strict=True))
+    outputs, targets = columns
     found = {metric.name: metric.of(outputs, targets) for metric in metrics}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 

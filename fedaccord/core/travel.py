@@ -34,7 +34,8 @@ def travel_of(model: nn.Module, travels: Travels = ALL) -> Travel:
     state = model.state_dict(keep_vars=True)
     changes = {name for name, value in state.items() if value.requires_grad}
     for place, module in model.named_modules():
-        if any(weight.requires_grad for weight in module.parameters(recurse=False)):
+        weights = list(module.parameters(recurse=False))
+        if any(weight.requires_grad for weight in weights) or (not weights and isinstance(module, _NormBase)):
             changes |= {f"{place}.{name}" if place else name for name, _ in module.named_buffers(recurse=False)}
     if travels == ALL:
         return Travel(frozenset(state))
@@ -44,11 +45,18 @@ def travel_of(model: nn.Module, travels: Travels = ALL) -> Travel:
         names = set(state) - normalisation(model)
     else:
         names = {name for name, value in state.items() if chosen(travels, name, value)}
+        if isinstance(travels, str):
+            check_patterns(travels, list(state))
     told = travels if isinstance(travels, str) else "the predicate"
     if not any(state[name].requires_grad for name in names):
         some = ", ".join(list(state)[:6])
         raise SettingsError(f"travels = {told}: then nothing that is trained would travel; the names are {some} ...")
     rest = state.keys() - names
+    places: dict[int, str] = {}
+    for name in sorted(state):
+        other = places.setdefault(id(state[name]), name)
+        if (other in names) != (name in names):
+            raise SettingsError(f"travels = {told}: {other} and {name} are one tensor: both must travel, or neither")
     return Travel(frozenset(names), frozenset(rest & changes), frozenset(rest - changes))
 
 
@@ -64,11 +72,31 @@ def normalisation(model: nn.Module) -> set[str]:
     return found
 
 
+def still_modules(model: nn.Module, travel: Travel) -> tuple[str, ...]:
+    """The modules whose buffers are fixed: they must run as in use, or training would change them."""
+    buffers = {name for name, _ in model.named_buffers()} & travel.fixed
+    return tuple(sorted({name.rpartition(".")[0] for name in buffers}))
+
+
+def patterns_of(travels: str) -> list[str]:
+    return [pattern.strip() for pattern in travels.split(",") if pattern.strip()]
+
+
+def check_patterns(travels: str, names: list[str]) -> None:
+    """A pattern that fits nothing is a mistake: what was to stay would travel."""
+    for pattern in patterns_of(travels):
+        if not any(fnmatchcase(name, pattern.removeprefix("!")) for name in names):
+            raise SettingsError(f"travels = {travels}: {pattern} fits none of {', '.join(names[:6])} ...")
+
+
 def chosen(travels: Travels, name: str, value: Tensor) -> bool:
     """Whether patterns or a predicate let this tensor travel."""
     if not isinstance(travels, str):
-        return bool(travels(name, value))
-    patterns = [pattern.strip() for pattern in travels.split(",") if pattern.strip()]
+        try:
+            return bool(travels(name, value))
+        except Exception as error:  # whatever a user's function raises
+            raise SettingsError(f"travels: the predicate failed for {name}: {type(error).__name__}: {error}") from error
+    patterns = patterns_of(travels)
     wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
     but = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
     return any(fnmatchcase(name, each) for each in wanted or ["*"]) and not any(fnmatchcase(name, each) for each in but)

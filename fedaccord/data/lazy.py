@@ -56,7 +56,13 @@ class LazyExamples:
         return len(self.dataset) if self.chosen is None else len(self.chosen)  # type: ignore[arg-type]
 
     def __getitem__(self, index: Any) -> Examples:
+        """Whatever is drawn as they are read is the same whenever they are asked for: nothing is measured by chance."""
         numbers = self.numbers(index)
+        purpose = f"items {numbers[0]} {len(numbers)}" if numbers else "items"
+        with global_seed(0, purpose), other_seeds(generator(0, purpose)):
+            return self.read(numbers)
+
+    def read(self, numbers: list[int]) -> Examples:
         return self.made([self.item(number) for number in numbers], numbers)
 
     def batches(self, index: Tensor, draw: torch.Generator) -> Iterator[Examples]:
@@ -66,7 +72,7 @@ class LazyExamples:
             yield from (unwrapped(made).to(self.device) for made in loader)
             return
         with other_seeds(draw):
-            yield from (self[row] for row in index)
+            yield from (self.read(self.numbers(row)) for row in index)
 
     def part(self, index: Any) -> "LazyExamples":
         return replace(self, chosen=np.asarray(self.numbers(index), np.int64))
@@ -76,8 +82,7 @@ class LazyExamples:
 
     def marks(self) -> Iterable[Tensor]:
         """Its length, and the first and the last of its items."""
-        with global_seed(0, "marks"), other_seeds(generator(0, "marks")):  # it may draw as it is read
-            ends = self[torch.tensor([0, len(self) - 1])].marks() if len(self) else ()
+        ends = self[torch.tensor([0, len(self) - 1])].marks() if len(self) else ()
         return (torch.tensor(len(self)), *ends)
 
     def numbers(self, index: Any) -> list[int]:
@@ -135,7 +140,7 @@ class Rows(Dataset[Any]):
 
     def __getitem__(self, row: int) -> Examples | FedAccordError:
         try:
-            return self.data[self.index[row]]
+            return self.data.read(self.data.numbers(self.index[row]))
         except FedAccordError as error:
             return error
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from fedaccord.core.batches import Batch, leaves, named_leaves
+from fedaccord.core.batches import IGNORED, Batch, leaves, named_leaves
 from fedaccord.core.errors import DataError
-from fedaccord.core.records import IGNORED, ClientData, Examples
+from fedaccord.core.records import ClientData, Examples
+from fedaccord.core.seeds import generator, global_seed, other_seeds
 from fedaccord.data.lazy import Collate, LazyExamples, stacked
 
 UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, OSError, EOFError, RuntimeError, MemoryError)
@@ -72,28 +73,40 @@ def as_examples(
         )
     if not len(data):
         raise DataError(f"{label}: the data set is empty")
-
-    def check(batch: Examples, numbers: Sequence[int]) -> Examples:
-        return checked(batch, label, classes, numbers)
-
-    lazy = LazyExamples(data, label, collate or stacked, check, readers)
+    lazy = LazyExamples(data, label, collate or stacked, Check(label, classes), readers)
     return lazy[:] if collate is None and is_small(lazy) else lazy
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is done with every batch that a Dataset reads."""
+
+    label: str
+    classes: bool
+
+    def __call__(self, batch: Examples, numbers: Sequence[int]) -> Examples:
+        return checked(batch, self.label, self.classes, numbers)
 
 
 SIDES = ("inputs", "targets")
 SMALL_BYTES = 2**26
 """A Dataset whose items take no more than this is held in memory."""
-TWICE = 8
-"""Items that are read twice, to see whether the Dataset gives the same each time."""
+TWICE = 32
+"""Items, spread over a Dataset, that are read twice to see whether it gives the same each time."""
 
 
 def is_small(lazy: LazyExamples) -> bool:
     """Whether to read it once and for all: it takes little memory, and nothing is drawn at random as it is read."""
-    first = lazy[:TWICE]
-    size = sum(tensor.numel() * tensor.element_size() for tensor in first.marks()) / len(first)
-    if size * len(lazy) > SMALL_BYTES:
+    first = lazy[:1]
+    if len(lazy) * sum(tensor.numel() * tensor.element_size() for tensor in first.marks()) > SMALL_BYTES:
         return False
-    return all(torch.equal(one, other) for one, other in zip(first.marks(), lazy[:TWICE].marks(), strict=True))
+    some = np.unique(np.linspace(0, len(lazy) - 1, TWICE).astype(np.int64))
+    read = []
+    for purpose in ("once", "twice"):  # with other draws each time, and always the same
+        with global_seed(0, purpose), other_seeds(generator(0, purpose)):
+            read.append([lazy.item(number) for number in lazy.numbers(some)])
+    pairs = zip(*(lazy.made(items, some.tolist()).marks() for items in read), strict=True)
+    return all(torch.equal(one, other) for one, other in pairs)
 
 
 def as_batch(given: Any, label: str) -> Batch:
@@ -163,5 +176,6 @@ def check_classes(targets: Batch, label: str) -> None:
             f"{label}: targets must be one class number each, got {got}; "
             "for anything else give a loss of your own: loss=function(output, targets)"
         )
-    if len(targets) and bool(((targets < 0) & (targets != IGNORED)).any()):
+    nothing = IGNORED if targets.dim() > 1 else 0  # in a sequence, a place may have no target
+    if len(targets) and bool(((targets < 0) & (targets != nothing)).any()):
         raise DataError(f"{label}: a target is negative")

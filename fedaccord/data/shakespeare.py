@@ -6,8 +6,9 @@ from functools import cache
 import numpy as np
 import torch
 
+from fedaccord.core.batches import IGNORED
 from fedaccord.core.errors import DataError
-from fedaccord.core.records import IGNORED, Examples
+from fedaccord.core.records import Examples
 from fedaccord.data import sources
 from fedaccord.data.sets import DataSet
 from fedaccord.data.sources import Source

@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedaccord.client.optimizers import Sgd
 from fedaccord.client.side import ClientRound
-from fedaccord.client.training import Site, minibatches, reported, tested
+from fedaccord.client.training import Site, failure_named, minibatches, reported, tested
 from fedaccord.core.batches import Batch, leaves, like, together
 from fedaccord.core.errors import EngineError
 from fedaccord.core.params import load_params, read_params
@@ -115,8 +115,9 @@ class Stacks:
     def train(
         self, order: Order, clients: Sequence[int], kept: Sequence[Packages]
     ) -> Iterator[tuple[ClientUpdate, Packages]]:
-        stack = self.begin(order, clients, kept)
-        losses = self.run(stack, self.graph(stack), order)
+        with failure_named(clients[0], order.round):
+            stack = self.begin(order, clients, kept)
+            losses = self.run(stack, self.graph(stack), order)
         for place, loss in enumerate(losses):
             yield self.finish(stack, place, loss)
 
@@ -127,7 +128,7 @@ class Stacks:
             (*reported(site, model, order, client, {}), tested(site, model, order, client, {})) for client in clients
         ]
         load_params(model, order.params)
-        model.train()
+        site.set_going(model)
         hyper = order.hyper_of(clients[0])
         traced = TracedHyper(**vars(hyper))
         rounds, beside, own = [], [], []
@@ -148,7 +149,7 @@ class Stacks:
     def graph(self, stack: Stack) -> Graph:
         """The step of a stack of this shape, made once for each shape and all that a term of the loss could read."""
         inputs, targets = self.example(stack)
-        key = (*(each.shape for each in leaves(inputs)), *sorted(stack.hyper.own.items()))
+        key = (*(each.shape for each in (*leaves(inputs), *leaves(targets))), *sorted(stack.hyper.own.items()))
         if key not in self.graphs:
             if len(self.graphs) >= GRAPHS:
                 self.graphs.pop(next(iter(self.graphs)))
@@ -356,8 +357,10 @@ def cannot_stack(site: Site, hyper: Hyper) -> str | None:
     """Why this model's clients cannot be trained in stacks (dropout, BatchNorm ...); None if they can. Tries it."""
     if site.optimizer.make is not None or site.optimizer.keep:
         return "the clients step by an optimizer of torch's, each for itself"
-    if site.stays:
+    if site.travel is not None and site.travel.home:
         return "a part of the model stays with each client"
+    if not all(isinstance(client, Examples) for client in site.clients):
+        return "a Dataset is read for each client by itself"
     stacks = Stacks(site)
     client, *others = [number for number, data in enumerate(site.clients) if len(data)]
 

@@ -27,7 +27,15 @@ from fedaccord.core.records import Order
 from fedaccord.core.settings import Setting
 from fedaccord.flower.adapter import POLL, MessageDropped, connect, error_reply, sign_off
 from fedaccord.flower.certificates import Link
-from fedaccord.flower.wire import identity_record, read_order, records_of, refusal_record, reply_with, update_record
+from fedaccord.flower.wire import (
+    LACKING,
+    identity_record,
+    read_order,
+    records_of,
+    refusal_record,
+    reply_with,
+    update_record,
+)
 
 
 @dataclass(frozen=True)
@@ -68,12 +76,12 @@ class Member:
         self.store = ClientStore(folder / experiment, in_memory=False)
         self.last: tuple[str, ConfigRecord] | None = None  # the newest order that was carried out, and its answer
         self.fixed = folder / experiment / "fixed.safetensors"
-        self.settled = site.travel is None or not site.travel.fixed  # whether it has all that never changes
-        if not self.settled and self.fixed.exists():
+        self.has = ""  # the checksum of what it has of the part that never changes
+        if site.travel is not None and site.travel.fixed and self.fixed.exists():
             self.take(self.fixed.read_bytes())
 
     def take(self, data: bytes) -> None:
-        """Put the part of the model that is the same everywhere in its place, for good; refuse any other."""
+        """Put the part of the model that is the same everywhere in its place; refuse what is of another form."""
         assert self.site.travel is not None
         params = decode(data)
         check(params, read_params(self.site.model, self.site.travel.fixed), "what is fixed in my model")
@@ -81,7 +89,7 @@ class Member:
         load_params(self.site.model, params)
         load_params(self.workspace, params)
         self.site.stays.update({name: params[name] for name in self.site.stays.keys() & params.keys()})
-        self.settled = True
+        self.has = hashlib.sha256(data).hexdigest()
         if not self.fixed.exists() or self.fixed.read_bytes() != data:
             self.fixed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_durably(self.fixed, data, mode=0o600)
@@ -95,8 +103,8 @@ class Member:
 
     def carried_out(self, record: Mapping[str, Any]) -> ConfigRecord:
         """Train as ordered, from what was kept in the round that the order names; forget what is no longer needed."""
-        if not self.settled:
-            raise UpdateRefused("I have not got the part of the model that is the same everywhere")
+        if self.site.travel is not None and self.site.travel.fixed and record.get("fixed") != self.has:
+            raise UpdateRefused(LACKING)
         order = self.checked(record)
         since = order.since[self.client]
         keeps = bool(self.site.method.kept)
@@ -160,9 +168,11 @@ def in_a_child(member: Member, message: Message) -> Message:
     asked = hashlib.sha256(ConfigRecord(dict(record)).deflate()).hexdigest()
     if member.last is not None and member.last[0] == asked:  # sent twice: the answer was slow, or lost
         return reply_with(member.last[1], message)
-    if "fixed" in record and not member.settled:  # here, not in the child: it is for all rounds to come
+    if (
+        "fixed_tensors" in record and record.get("fixed") != member.has
+    ):  # here, not in the child: for all rounds to come
         try:
-            member.take(record["fixed"])
+            member.take(record["fixed_tensors"])
         except FedAccordError as error:
             return reply_with(refusal_record(str(error)), message)
     reader, writer = os.pipe()

@@ -1,5 +1,6 @@
 """The server's end of a real federation: an engine that trains its clients over Flower's grid."""
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedaccord.core.packages import encode
 from fedaccord.core.records import ClientUpdate, Order, Params, Refusal
 from fedaccord.flower import wire
 from fedaccord.flower.adapter import LOST, POLL
@@ -26,7 +28,8 @@ class FlowerEngine:
     A client is known by its own number, whatever node it sits on. An order that got lost with a process is sent again:
     whoever has to do a round twice starts from what the order names, so it gives the same answer. `keeps`: whether
     clients keep anything between rounds. `fixed`: the part of the model that is the same everywhere and never changes;
-    it goes along until a client has answered with an update, so mostly once.
+    each client is sent it once, and again if it says that it lacks it; every order names its checksum. `metrics`: the
+    names of what clients may be asked to measure.
     """
 
     def __init__(
@@ -37,9 +40,12 @@ class FlowerEngine:
         min_replies: int = 1,
         keeps: bool = False,
         fixed: Params | None = None,
+        metrics: Sequence[str] = (),
     ):
-        self.grid, self.experiment, self.keeps = grid, experiment, keeps
-        self.fixed = wire.fixed_record(fixed) if fixed else None
+        self.grid, self.experiment, self.keeps, self.metrics = grid, experiment, keeps, metrics
+        tensors = encode(fixed) if fixed else b""
+        self.fixed = wire.fixed_record(tensors) if fixed else None
+        self.known_by = hashlib.sha256(tensors).hexdigest() if fixed else ""
         self.settled: set[int] = set()  # clients that have what is fixed
         self.deadline, self.min_replies = deadline, min_replies
         self.nodes: dict[int, int] = {}  # client -> node
@@ -57,6 +63,8 @@ class FlowerEngine:
         end = begin + self.deadline
         needed = self.needed if self.keeps else None
         shared = wire.order_record(order, self.experiment, needed)
+        if self.fixed is not None:
+            shared["fixed"] = self.known_by
         contents = {}
         for client in order.cohort:
             contents[client] = RecordDict({wire.RECORD: shared})
@@ -89,10 +97,15 @@ class FlowerEngine:
                 if reply is None or reply.has_error():  # its process died, or its node is gone: once more, soon
                     due[client] = min(due[client], time.monotonic() + 1.0)
                 elif client in missing and client not in done:
-                    done[client] = wire.read_update(client, order, wire.records_of(reply))
-                    good = isinstance(done[client], ClientUpdate)
-                    usable += good
-                    (self.settled.add if good else self.settled.discard)(client)
+                    answer = wire.read_update(client, order, wire.records_of(reply), self.metrics)
+                    if self.fixed is not None and self.lacks(answer) and wire.FIXED not in contents[client]:
+                        contents[client][wire.FIXED] = self.fixed
+                        due[client] = 0.0
+                        continue
+                    done[client] = answer
+                    usable += isinstance(answer, ClientUpdate)
+                    if isinstance(answer, ClientUpdate):
+                        self.settled.add(client)
                     self.absent.discard(client)
                     slowest = time.monotonic() - begin
             enough = usable >= self.min_replies and all(client in done or self.hopeless(client) for client in waiting)
@@ -106,6 +119,10 @@ class FlowerEngine:
             if waiting:
                 time.sleep(POLL)
         self.pause = max(RESEND, 3 * slowest) if slowest else self.pause
+
+    def lacks(self, answer: ClientUpdate | Refusal) -> bool:
+        """Tell whether a client says that it has to be sent what is fixed."""
+        return isinstance(answer, Refusal) and wire.LACKING in answer.why
 
     def hopeless(self, client: int) -> bool:
         """Tell whether a client missed its last round and is still not connected: if the others suffice, go on."""

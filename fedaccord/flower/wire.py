@@ -8,21 +8,21 @@ client that goes on from another round than most, or has hyper-parameters of its
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedaccord.core.errors import UpdateRefused
 from fedaccord.core.packages import decode, encode, flatten, unflatten
-from fedaccord.core.records import OPTIMIZER, ClientUpdate, Hyper, Order, Params, Refusal
+from fedaccord.core.records import OPTIMIZER, ClientUpdate, Hyper, Order, Refusal
 
 VERSION = 3
 """Of what travels; both ends must speak the same."""
 RECORD, FOR_CLIENT, FIXED = "fedaccord", "fedaccord.client", "fedaccord.fixed"
 """The names of our records in a message: what all clients get, what is this client's, and what is sent to it once."""
-MOST_METRICS = 100
-"""A client that sends more than these is not believed."""
+LACKING = "I have not got the part of the model that is the same everywhere"
+"""What a client says that has to be sent it, or sent it again."""
 WHOLE = ("steps", "batch_size")
 
 ODD = (KeyError, TypeError, ValueError, OverflowError, RuntimeError)
@@ -78,9 +78,9 @@ def order_record(order: Order, experiment: str, needed: Mapping[int, int] | None
     return record
 
 
-def fixed_record(fixed: Params) -> ConfigRecord:
-    """Write the part of the model that is the same everywhere."""
-    return ConfigRecord({"fixed": encode(fixed)})
+def fixed_record(data: bytes) -> ConfigRecord:
+    """Write the part of the model that is the same everywhere; `data` is what `encode` makes of it."""
+    return ConfigRecord({"fixed_tensors": data})
 
 
 def client_record(order: Order, client: int, needed: Mapping[int, int] | None, shared: ConfigRecord) -> ConfigRecord:
@@ -158,26 +158,31 @@ def refusal_record(why: str) -> ConfigRecord:
     return ConfigRecord({"why": why})
 
 
-def read_update(client: int, order: Order, record: Mapping[str, Any]) -> ClientUpdate | Refusal:
-    """Read only what was asked for from a client's reply; it is checked once more before it enters the mean."""
+def read_update(
+    client: int, order: Order, record: Mapping[str, Any], metrics: Collection[str] = ()
+) -> ClientUpdate | Refusal:
+    """Read only what was asked for from a client's reply; it is checked once more before it enters the mean.
+
+    `metrics`: the names of those that it may send.
+    """
     try:
         if "why" in record:
             return Refusal(client, f"the client said no: {str(record['why'])[:200]}")
         asked = {"received_loss": order.report_loss, "previous_loss": order.previous is not None}
         reports = [float(record[name]) if wanted else None for name, wanted in asked.items()]
         sent = unflatten(decode(record["sent"])) if "sent" in record else {}
-        metrics = read_metrics(record.get("metrics", "{}")) if order.report_metrics else {}
+        measured = read_metrics(record.get("metrics", "{}"), metrics) if order.report_metrics else {}
         params, examples, loss = decode(record["params"]), record["examples"], float(record["loss"])
-        return ClientUpdate(client, params, examples, loss, sent, reports[0], reports[1], metrics)
+        return ClientUpdate(client, params, examples, loss, sent, reports[0], reports[1], measured)
     except (UpdateRefused, *ODD) as error:
         return Refusal(client, f"the reply cannot be read: {error!r}"[:200])
 
 
-def read_metrics(text: str) -> dict[str, float]:
-    """Read a client's metrics; anything but finite numbers by name is refused."""
+def read_metrics(text: str, names: Collection[str]) -> dict[str, float]:
+    """Read a client's metrics; anything but finite numbers of these names is refused."""
     metrics = json.loads(text)
-    if not isinstance(metrics, dict) or len(metrics) > MOST_METRICS:
-        raise UpdateRefused("its metrics are no table")
+    if not isinstance(metrics, dict) or not metrics.keys() <= set(names):
+        raise UpdateRefused("it sent metrics that it was not asked for")
     if not all(type(value) is float and math.isfinite(value) for value in metrics.values()):
         raise UpdateRefused("a metric is no number")
     return metrics

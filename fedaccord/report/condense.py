@@ -339,7 +339,9 @@ def spread(run: Run, detail: float) -> dict[str, Any]:
     there = [(round, values) for round, values in there if values]
     kept = [there[i] for i in evenly(len(there), CURVE, detail)]
     ends = [np.percentile(values, (0, 25, 50, 75, 100)).tolist() for _, values in kept]
-    return {"rounds": [round for round, _ in kept], "values": [[number(each) for each in five] for five in ends]}
+    values = [[number(each) for each in five] for five in ends]
+    named = run.metrics[0].name if run.metrics else ""
+    return {"metric": named, "rounds": [round for round, _ in kept], "values": values}
 
 
 def natural(name: str) -> tuple[int, str]:

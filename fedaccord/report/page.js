@@ -435,7 +435,7 @@
     const { rounds, values } = run.spread;
     byId("spread-figure").hidden = !rounds.length;
     if (!rounds.length) return;
-    const metric = data.metrics.find((each, m) => run.metrics[m]);
+    const metric = data.metrics.find((each) => each.name === run.spread.metric);
     const scale = metric.percent ? 100 : 1;
     const column = (k) => values.map((five) => scale * five[k]);
     const band = (low, high, colour) => [

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedaccord.client.optimizers import ClientOptimizer, by_name
+from fedaccord.client.optimizers import ClientOptimizer, by_name, check_settings
 from fedaccord.client.side import ClientSide
 from fedaccord.client.training import Site
 from fedaccord.config import FIELDS, Settings
@@ -22,7 +22,7 @@ from fedaccord.core.processes import usable_cores
 from fedaccord.core.protocols import Built, Engine, Method, Policy, trained_weights
 from fedaccord.core.records import OPTIMIZER, ClientData, Hyper, LossFunction, Metric, Order, Packages, Params
 from fedaccord.core.seeds import generator
-from fedaccord.core.travel import Travel, Travels, travel_of
+from fedaccord.core.travel import Travel, Travels, still_modules, travel_of
 from fedaccord.data.prepare import as_stored
 from fedaccord.engines.choose import Request, choose
 from fedaccord.methods.registry import find
@@ -31,7 +31,7 @@ from fedaccord.policy.schedule import FixedSchedule, Replay
 from fedaccord.runtime.checks import check_model, find_device, lay_out
 from fedaccord.runtime.entropy import settle_entropy
 from fedaccord.runtime.folder import read_rounds, read_settings
-from fedaccord.runtime.parts import Parts, parts_of
+from fedaccord.runtime.parts import Parts, by_clients, parts_of
 from fedaccord.runtime.start import start_model
 from fedaccord.server.chain import ServerChain
 from fedaccord.server.evaluate import ClientLosses, Evaluator
@@ -39,9 +39,6 @@ from fedaccord.server.guard import guard
 from fedaccord.server.steps import SHORT
 from fedaccord.server.stretch import Length, recorded, searched
 from fedaccord.tasks import Task
-
-OWN_TEST = 0.2
-"""The share of its examples that a client keeps for the metrics, where a part of the model is its own."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,7 @@ def simulation_of(parts: Parts) -> Setup:
     site = replace(site, measure=measure_of(parts))
     settings, clients = parts.settings, parts.clients
     remarks = [*told_home, *start_model(parts)]
+    start_at_home(site)
     cohort = cohort_size(len(clients), settings.fraction)
     fixed = travel_of(parts.model, travels_of(parts)).fixed
     first = hyper_of(settings, parts.method)
@@ -140,6 +138,7 @@ def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
         settings.store,
         travel,
         read_params(model, travel.home | (travel.fixed - dict(model.named_parameters()).keys())),
+        still_modules(model, travel),
         [client.to(device) for client in tests],
         parts.metrics,
     )
@@ -167,18 +166,28 @@ def settle_home(parts: Parts) -> tuple[Parts, list[str]]:
     home = travel_of(parts.model, travels_of(parts)).home
     if not home:
         return parts, []
-    settings = replace(parts.settings, evaluate="clients", client_test=parts.settings.client_test or OWN_TEST)
+    settings = by_clients(parts.settings)
+    given = " (sets of the server's are not used)" if parts.validation is not None or parts.test is not None else ""
     told = (
         f"{len(home)} of the model's tensors stay with each client: so the clients measure the loss, and the metrics "
-        f"on {settings.client_test:.0%} of their data, each with its own part"
+        f"on {settings.client_test:.0%} of their data, each with its own part{given}; the model that is handed out has "
+        "that part as it started, fedaccord.load(run, client=0) has a client's"
     )
     return replace(parts, settings=settings, validation=None, test=None), [told]
+
+
+def start_at_home(site: Site) -> None:
+    """A client's own part starts as the model does, once that is drawn."""
+    site.stays.update(read_params(site.model, site.stays))
 
 
 def optimizer_of(parts: Parts) -> ClientOptimizer:
     """What the clients step with: the task's own function, or what the settings name."""
     settings = parts.settings
     make = parts.optimizer or by_name(settings.optimizer)
+    tuned = parts.method.tunes(settings.values())
+    momentum = 1.0 if "momentum" in tuned else settings.momentum
+    check_settings(make, momentum, settings.nesterov, settings.weight_decay)
     return ClientOptimizer(make, settings.nesterov, settings.optimizer_state == "kept")
 
 
@@ -202,6 +211,7 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
     """The server's side: how hyper-parameters are chosen, what becomes of the updates, and how it is measured."""
     settings, model, validation = parts.settings, parts.model, parts.validation
     device = next(model.parameters()).device
+    travel = travel_of(model, travels_of(parts))
     everyone = cohort_size(clients, settings.fraction) == clients
     length = length_of(parts, everyone)
     method, chosen = choosing(parts)
@@ -211,7 +221,7 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
     return Experiment(
         engine=engine,
         policy=policy_of(settings, parts.method),
-        server=ServerChain(parts.method, model, settings.values(), clients, travel_of(model, travels_of(parts))),
+        server=ServerChain(parts.method, model, settings.values(), clients, travel),
         loss=ClientLosses(robust=settings.reports == "median")
         if validation is None
         else Evaluator(model, validation.to(device), parts.prepare, measure_of(parts), (), cores).loss,
@@ -235,6 +245,7 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
         clients_report=validation is None,
         paired=settings.paired and validation is None,
         clients_test=settings.client_test > 0,
+        own_parts=bool(travel.home),
     )
 
 

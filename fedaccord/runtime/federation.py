@@ -13,7 +13,7 @@ from fedaccord.core.batches import clone
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.params import read_params
 from fedaccord.core.travel import travel_of
-from fedaccord.runtime.build import experiment_for, settle_home, setup_of, site_of, travels_of
+from fedaccord.runtime.build import experiment_for, settle_home, setup_of, site_of, start_at_home, travels_of
 from fedaccord.runtime.checks import find_device, lay_out, settle_sizes
 from fedaccord.runtime.drive import Outcome, drive
 from fedaccord.runtime.entropy import settle_entropy
@@ -52,7 +52,13 @@ def member_of_task(
     mine = parts.clients[client if simulate else 0]
     parts, _ = settle_home(parts)
     alone = replace(parts, settings=client_settings(parts.settings), clients=[mine.part(slice(0))] * client + [mine])
-    return Member(client, site_of(alone), folder, experiment_of(alone.settings), limits)
+    site = site_of(alone)
+    if site.travel is not None and site.travel.home:  # the server sends none of it, so it is drawn here too
+        if alone.settings.init == "unit-variance":
+            raise SettingsError("init = unit-variance: a part of the model is each client's own; use init = he")
+        start_model(alone)
+        start_at_home(site)
+    return Member(client, site, folder, experiment_of(alone.settings), limits)
 
 
 def serve_task(
@@ -82,9 +88,11 @@ def serve_task(
     remarks = [*told_home, *start_model(parts)]  # here alone: the clients receive w_1
     travel = travel_of(model, travels_of(parts))
     keeps = bool(parts.method.slots("client") or travel.home) or settings.optimizer_state == "kept"
-    fixed = read_params(model, travel.fixed)
-    engine = FlowerEngine(grid, experiment_of(settings), settings.deadline, settings.min_replies, keeps, fixed)
-    experiment = experiment_for(parts, engine, clients_of(settings))
+    fixed, measured = read_params(model, travel.fixed), [metric.name for metric in parts.metrics]
+    engine = FlowerEngine(
+        grid, experiment_of(settings), settings.deadline, settings.min_replies, keeps, fixed, measured
+    )
+    experiment = replace(experiment_for(parts, engine, clients_of(settings)), data=lambda: fixed.values())
     setup = setup_of(parts, experiment, "flower: a real federation", entropy, remarks)
     opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)
     with opened as place:

@@ -13,7 +13,7 @@ from fedaccord.core.errors import DataError, FedAccordError, SettingsError
 from fedaccord.core.protocols import Method
 from fedaccord.core.records import ClientData, Examples, LossFunction, Metric, Prepare
 from fedaccord.core.seeds import global_seed, numpy_generator
-from fedaccord.core.travel import Travels
+from fedaccord.core.travel import ALL, TRAINABLE, Travels, travel_of
 from fedaccord.data import partition
 from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import Data, DataSet, as_examples
@@ -48,8 +48,26 @@ class Parts:
     apart: bool = False  # every client brings its own data, so that nobody could compare two in a real federation
 
 
+OWN_TEST = 0.2
+"""The share of its examples that a client keeps for the metrics, where a part of the model is its own."""
+
+
+def by_clients(settings: Settings) -> Settings:
+    """The settings of a run in which a part of the model is each client's own: only the clients can measure it."""
+    return replace(settings, evaluate="clients", client_test=settings.client_test or OWN_TEST)
+
+
+def with_home_settled(task: Task, settings: Settings) -> Settings:
+    """The same, if this task's model has such a part: then the server is given no examples that it could not use."""
+    travels = task.travels or settings.travels
+    if travels in (ALL, TRAINABLE) or not travel_of(build(task, settings), travels).home:
+        return settings
+    return by_clients(settings)
+
+
 def parts_of(task: Task, settings: Settings) -> Parts:
     """The server and all clients in one place: a simulation."""
+    settings = with_home_settled(task, settings)
     if task.data is None:
         settings = undivided(settings)
         return ready(task, settings, list(range(clients_of(settings))), server_data(task, settings))
@@ -69,13 +87,13 @@ def parts_of(task: Task, settings: Settings) -> Parts:
 
 def server_parts(task: Task, settings: Settings) -> Parts:
     """The server of a real federation: it sees no client's data."""
-    settings = undivided(settings)
+    settings = with_home_settled(task, undivided(settings))
     return ready(task, settings, [], server_data(task, settings))
 
 
 def client_parts(task: Task, settings: Settings, client: int) -> Parts:
     """One client of a real federation: what its machine holds is its own, and nothing is divided."""
-    settings = undivided(settings)
+    settings = with_home_settled(task, undivided(settings))
     return ready(task, settings, [client], (None, None))
 
 
@@ -237,6 +255,8 @@ def divide(settings: Settings, data: DataSet) -> tuple[ClientData | None, Client
     train, validation = data.train, None
     if settings.evaluate == "server":
         held = hold_out(settings, labels)
+        if settings.split == "natural" and natural is not None:
+            held = without_anybodys_last(held, natural)
         rest = np.setdiff1d(np.arange(len(labels)), held)
         train, validation, labels = data.train.part(rest), data.train.part(held), labels[rest]
         natural = None if natural is None else natural[rest]
@@ -278,6 +298,15 @@ def hold_out(settings: Settings, labels: np.ndarray) -> np.ndarray:
     if settings.validation_per_class == 0:
         raise SettingsError("validation_per_class = 0: the server has nothing to measure L_t on; or evaluate = clients")
     return partition.hold_out(labels, settings.validation_per_class, numpy_generator(settings.seed, "validation"))
+
+
+def without_anybodys_last(held: np.ndarray, owner: np.ndarray) -> np.ndarray:
+    """The server does not take all that somebody has: of those, one example goes back."""
+    all_of, taken = np.unique(owner, return_counts=True), np.unique(owner[held], return_counts=True)
+    had = dict(zip(*all_of, strict=True))
+    emptied = [each for each, count in zip(*taken, strict=True) if had[each] == count]
+    back = [held[owner[held] == each][0] for each in emptied]
+    return np.setdiff1d(held, back)
 
 
 def by_owner(train: ClientData, owner: np.ndarray, clients: int) -> list[ClientData]:

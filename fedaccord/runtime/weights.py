@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from fedaccord.client.store import ClientStore
 from fedaccord.core.algorithm import LAST
 from fedaccord.core.batches import leaves, mapped, output_of
-from fedaccord.core.errors import RunError, SettingsError
+from fedaccord.core.errors import FedAccordError, RunError, SettingsError
 from fedaccord.core.packages import decode, encode
 from fedaccord.core.params import load_params
-from fedaccord.core.records import Params, ServerState
+from fedaccord.core.records import Packages, Params, ServerState
 from fedaccord.core.travel import HOME
 from fedaccord.runtime.checks import settle_sizes
 from fedaccord.runtime.folder import CHECKPOINTS, FIXED, PRIVATE, read_checkpoint, read_rounds, read_settings
@@ -32,16 +32,25 @@ def weights_of(run: Path, client: int | None = None) -> Params:
         params |= decode((run / FIXED).read_bytes())
     if client is not None:
         params |= own_part(run, state, client)
+    elif (first := min(state.model.accepted, default=None)) is not None and HOME in kept_by(run, state, first):
+        raise RunError(
+            f"{run}: a part of the model is each client's own: say whose (client=, --client), such as client {first}"
+        )
     return params
 
 
 def own_part(run: Path, state: ServerState, client: int) -> Params:
     """What a client keeps of the model, as of its last round that counted."""
-    store, generation = ClientStore(run / PRIVATE, in_memory=False), state.model.accepted.get(client, 0)
-    kept = store.get(client, generation) if generation in dict(store.generations(client)) else {}
+    kept = kept_by(run, state, client)
     if HOME not in kept:
         raise RunError(f"{run}: client {client} keeps no part of the model of its own here")
     return kept[HOME]
+
+
+def kept_by(run: Path, state: ServerState, client: int) -> Packages:
+    """What a client kept in its last round that counted; nothing if that is not here."""
+    store, generation = ClientStore(run / PRIVATE, in_memory=False), state.model.accepted.get(client, 0)
+    return store.get(client, generation) if generation in dict(store.generations(client)) else {}
 
 
 def newest(run: Path) -> ServerState:
@@ -96,6 +105,11 @@ def export(run: Path, file: Path, client: int | None = None) -> str:
         return write(run, file, client)
     except OSError as error:
         raise RunError(f"{file}: cannot be written: {error.strerror}") from None
+    except FedAccordError:
+        raise
+    except Exception as error:  # whatever torch says of a model that it cannot trace
+        reason = next(iter(str(error).strip().splitlines()), "")
+        raise RunError(f"{file}: this model cannot be written so: {type(error).__name__}: {reason}") from error
 
 
 def as_weights(run: Path, file: Path, client: int | None) -> str:
@@ -109,7 +123,7 @@ def as_program(run: Path, file: Path, client: int | None) -> str:
     program = torch.export.export(model, *called(inputs), dynamic_shapes=any_batch(inputs))
     torch.export.save(program, file)
     again = torch.export.load(file).module()
-    return same(model, inputs, output_of(again, inputs))
+    return same(file, model, inputs, output_of(again, inputs))
 
 
 def as_onnx(run: Path, file: Path, client: int | None) -> str:
@@ -126,7 +140,7 @@ def as_onnx(run: Path, file: Path, client: int | None) -> str:
     session = ReferenceEvaluator(onnx.load(file))
     names = [each.name for each in session.proto_.graph.input]
     found = session.run(None, dict(zip(names, (each.numpy() for each in leaves(inputs)), strict=True)))
-    return same(model, inputs, tuple(map(torch.from_numpy, found)))
+    return same(file, model, inputs, tuple(map(torch.from_numpy, found)))
 
 
 def with_example(run: Path, client: int | None) -> tuple[nn.Module, Any]:
@@ -152,11 +166,12 @@ def any_batch(inputs: Any) -> Any:
 
 
 @torch.no_grad()
-def same(model: nn.Module, inputs: Any, found: Any) -> str:
-    """Run the model itself on the same inputs: what was written must give the same but for rounding."""
+def same(file: Path, model: nn.Module, inputs: Any, found: Any) -> str:
+    """Run the model itself on the same inputs: what was written must give the same but for rounding, or it goes."""
     own = leaves(output_of(model, mapped(torch.clone, inputs)))
     apart = max(float((one - other).abs().max()) for one, other in zip(own, leaves(found), strict=True))
     size = max(1.0, *(float(each.abs().max()) for each in own))
     if not apart <= 1e-3 * size:
-        raise RunError(f"what was written gives other outputs than the model, by {apart:.3g}")
+        file.unlink()
+        raise RunError(f"{file}: what was written gave other outputs than the model, by {apart:.3g}")
     return f"its outputs for two examples differ from the model's by {apart:.1g} at most"

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedaccord.core.batches import Batch, clone, count, output_of
+from fedaccord.core.errors import FedAccordError, TaskError
 from fedaccord.core.params import load_params
 from fedaccord.core.protocols import Measured
 from fedaccord.core.records import Accepted, ClientData, Examples, LossFunction, Metric, Params, Prepare, metrics_on
@@ -49,16 +50,29 @@ class Evaluator:
     @torch.no_grad()
     def output(self, first: int) -> tuple[Any, Batch]:
         batch = self.examples[first : first + EVAL_BATCH]
-        inputs = self.prepare(clone(batch.inputs), None)
-        return output_of(self.model, inputs), batch.targets
+        try:
+            return output_of(self.model, self.prepare(clone(batch.inputs), None)), batch.targets
+        except FedAccordError:
+            raise
+        except Exception as error:  # whatever a user's model raises
+            raise self.failed("the model", first, error) from error
+
+    def failed(self, what: str, first: int, error: Exception) -> TaskError:
+        """The error of a user's own code, with its place."""
+        reason = next(iter(str(error).strip().splitlines()), "")
+        where = f"the server's {'validation' if self.loss_function else 'test'} set, examples from {first} on"
+        return TaskError(f"{where}: {what} failed: {type(error).__name__}: {reason}")
 
     @torch.no_grad()
     def loss(self, params: Params, clients: Sequence[Accepted] = ()) -> Measured:
         """The mean loss over the set."""
         assert self.loss_function is not None
         total = 0.0
-        for output, targets in self.outputs(params):
-            total += float(self.loss_function(output, targets)) * count(targets)
+        for number, (output, targets) in enumerate(self.outputs(params)):
+            try:
+                total += float(self.loss_function(output, targets)) * count(targets)
+            except Exception as error:  # whatever a user's function raises
+                raise self.failed("the loss", number * EVAL_BATCH, error) from error
         return Measured(total / len(self.examples))
 
     @torch.no_grad()

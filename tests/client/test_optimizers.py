@@ -14,6 +14,7 @@ from fedaccord.client.training import minibatches, train
 from fedaccord.core.errors import SettingsError, TaskError
 from fedaccord.core.records import Order
 from fedaccord.runtime.folder import params_sha256
+from fedaccord.tasks import PRESETS
 
 
 def ours(model, data, params, hyper, optimizer, kept=None, round=1):
@@ -52,7 +53,7 @@ def test_sgd_with_all_that_belongs_to_it(momentum, nesterov, decay, clip, keep):
         torch.optim.SGD(slow.parameters(), lr=0.1, momentum=momentum, nesterov=nesterov, weight_decay=decay),
     )  # fmt: skip
     assert_equal(update, slow)
-    assert not kept.get(STATE) or (keep and momentum)
+    assert (STATE in kept) == keep
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad])
@@ -120,5 +121,37 @@ def test_what_is_no_optimizer_is_told():
         trained(optimizer=lambda weights, lr: list(weights))
     with pytest.raises(TaskError, match="client 0, round 1: training failed: TypeError"):
         trained(optimizer=torch.optim.LBFGS)
+    with pytest.raises(SettingsError, match="optimizer: cannot be made: KeyError: 'no'"):
+        trained(optimizer=lambda weights, lr: {}["no"])
+    with pytest.raises(SettingsError, match="momentum and nesterov are SGD's"):
+        trained(optimizer="adam", momentum=0.9)
+    with pytest.raises(SettingsError, match="there is no momentum"):
+        trained(nesterov=True)
     with pytest.raises(SettingsError, match="engine = stacked: the clients step by an optimizer of torch's"):
         trained(optimizer="adam", engine="stacked")
+
+
+def test_what_is_trained_beside_the_model_does_not_decay():
+    """Weights and theta of ones, gradients of zeros: one step of rate 0.1 and decay 0.5 leaves 0.95 and 1."""
+    for optimizer in (ClientOptimizer(), ClientOptimizer(keep=True), ClientOptimizer(torch.optim.SGD)):
+        own, beside = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+        descend = optimizer.begin([own], [beside], Hyper(0.1, 1, weight_decay=0.5))
+        descend([torch.zeros(2), torch.zeros(2)])
+        assert (own.tolist(), beside.tolist()) == (pytest.approx([0.95, 0.95]), [1, 1])
+
+
+def test_a_momentum_that_a_policy_turns_on_later_finds_its_state():
+    """What is declared must be kept in a round without momentum too."""
+    model, data, params = problem()
+    kept = {}
+    for round, momentum in ((1, 0.0), (2, 0.9), (3, 0.0)):
+        hyper = Hyper(0.1, 3, 16, momentum)
+        _, kept = ours(model, data, params, hyper, ClientOptimizer(keep=True), kept, round)
+        assert len(kept[STATE]) == 4
+        assert any(bool(value.any()) for value in kept[STATE].values()) == (round > 1)
+
+
+def test_a_tasks_rate_is_not_that_of_another_optimizer():
+    assert PRESETS["mnist"].resolved(optimizer="adam").lr == 0.001
+    assert PRESETS["mnist"].resolved(optimizer="adam", lr=0.5).lr == 0.5
+    assert PRESETS["mnist"].resolved(optimizer="sgd").lr == PRESETS["mnist"].resolved().lr == 0.2

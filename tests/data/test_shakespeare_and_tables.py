@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedaccord.core.batches import IGNORED
 from fedaccord.core.errors import DataError, SettingsError
-from fedaccord.core.records import IGNORED
 from fedaccord.data import catalog, shakespeare, tabular
 from fedaccord.data.partition import Split, partition
 from fedaccord.runtime.parts import parts_of

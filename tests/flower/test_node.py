@@ -1,5 +1,6 @@
 """A client's end by itself: what it carries out, what it keeps, and what it refuses."""
 
+import hashlib
 from dataclasses import replace
 
 import pytest
@@ -160,12 +161,15 @@ def test_what_is_frozen_is_taken_once_from_the_server_and_kept_on_disk(tmp_path)
     fixed = encode(read_params(model, {"1.weight", "1.bias"}))
     params = read_params(model, right.site.travel.names)
     assert set(params) == {"3.weight", "3.bias", "5.weight", "5.bias"}
-    order = dict(order_record(Order(1, (1,), params, hyper(0.1, 3)), right.experiment, None))
+    named = hashlib.sha256(fixed).hexdigest()
+    order = {**order_record(Order(1, (1,), params, hyper(0.1, 3)), right.experiment, None), "fixed": named}
     assert "not got the part of the model that is the same everywhere" in wrong.answer(order)["why"]
     right.take(fixed)
     wrong.take(fixed)
     assert wrong.answer(order) == right.answer(order)
     again, _ = made(tmp_path / "wrong", 0.3)  # the node is started anew: it has it on its disk
     assert again.answer(order) == right.answer(order)
+    other = {**order, "fixed": hashlib.sha256(b"another base").hexdigest()}
+    assert "not got the part of the model" in right.answer(other)["why"]  # the server's base is another now
     with pytest.raises(UpdateRefused, match="what is fixed in my model"):
         made(tmp_path / "other", 0.3)[0].take(encode({"1.weight": torch.zeros(2, 2), "1.bias": torch.zeros(64)}))

@@ -211,3 +211,20 @@ def test_of_an_output_of_several_tensors_the_first_is_the_top():
 
     assert Matching(Two(), torch.randn(2, 3)).names == ["input", "relu#1", "top"]
     assert Matching(Two(), torch.randn(2, 3)).f[1].layer.in_features == 2
+
+
+def test_one_number_an_example_is_a_layer_of_one_feature():
+    class Regressor(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+        def forward(self, x, age):
+            return self.inner(torch.cat([x, age.unsqueeze(1)], 1)).squeeze(1)
+
+    inputs = {"x": torch.randn(5, 3), "age": torch.randn(5)}
+    matching = Matching(Regressor(), inputs)
+    assert matching.names == ["input.age", "input.x", "relu#1", "top"]
+    assert [layer.layer.weight.shape for layer in matching.f] == [(1, 8), (3, 8), (8, 1)]
+    _, events = record(Regressor(), inputs)
+    assert matching.loss(events, events).shape == ()

@@ -79,6 +79,7 @@ class Recorder(TorchFunctionMode):
         self.ids = [id(each) for each in leaves(inputs) if not each.is_floating_point()]
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()
+        self.newest: Tensor | None = None  # what the last point-wise function gave
         self.tokens = False
         self.path: list[str] = []
 
@@ -97,7 +98,8 @@ class Recorder(TorchFunctionMode):
             finish = partial(call_again, func, args[1:], kwargs)
             inside = self.path[-1] if self.path else ""
             tokens = self.tokens and result.dim() >= 3
-            self.events.append(Activation(f"{name}#{self.counts[name]}", result, finish, tokens, inside))
+            self.newest = result
+            self.events.append(Activation(f"{name}#{self.counts[name]}", column(result), finish, tokens, inside))
         elif name in CONVOLUTIONS:
             weight = args[1] if len(args) > 1 else kwargs["weight"]
             self.tokens = False
@@ -136,7 +138,7 @@ class Recorder(TorchFunctionMode):
         self.counts[INPUT] += 1
         number = self.counts[INPUT]
         label = f"{INPUT}.{name}" if name else f"{INPUT}#{number}" if number > 1 else INPUT
-        self.events.append(Activation(label, value, tokens=tokens, given=True))
+        self.events.append(Activation(label, column(value), tokens=tokens, given=True))
 
     def max_pooling(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = args[0] if args else kwargs["input"]
@@ -156,10 +158,11 @@ class Recorder(TorchFunctionMode):
         """The events of a run that ended with this output, from the first layer of interest to the last."""
         output = first_tensor(output)
         events = self.events
-        if not (events and isinstance(events[-1], Activation) and events[-1].value is output):
-            events.append(Activation(TOP, output))
-        elif layers is None or events[-1].name not in layers:
-            events[-1] = replace(events[-1], name=TOP)
+        last = events[-1] if events else None
+        if not (isinstance(last, Activation) and (last.value is output or self.newest is output)):
+            events.append(Activation(TOP, column(output)))
+        elif layers is None or last.name not in layers:
+            events[-1] = replace(last, name=TOP)
         if layers is not None:
             events = [event for event in events if not isinstance(event, Activation) or event.name in layers]
         return trimmed(events)
@@ -172,6 +175,11 @@ def first_tensor(output: Any) -> Tensor:
     if found is None:
         raise MatchingError(f"the model gives a {type(output).__name__} without a tensor")
     return found
+
+
+def column(value: Tensor) -> Tensor:
+    """One number an example as a layer of one feature."""
+    return value.unsqueeze(1) if value.dim() == 1 else value
 
 
 def as_tuple(size: Any) -> tuple[int, ...]:
