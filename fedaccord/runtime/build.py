@@ -150,7 +150,7 @@ def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
 def held_back(
     clients: Sequence[ClientData], share: float, seed: int
 ) -> tuple[Sequence[ClientData], Sequence[ClientData]]:
-    """What each client trains on, and what it keeps to measure the metrics on; who has a single example trains on it."""
+    """What each client trains on, and what it keeps to measure the metrics on; a single example is trained on."""
     if not share:
         return clients, ()
     pairs = []
