@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -137,7 +137,7 @@ def trained(site: Site, model: nn.Module, order: Order, client: int, kept: Packa
     total = torch.zeros((), device=next(model.parameters()).device)
     augment = generator(site.seed, "augment", order.round, client)
     batches = data.batches(minibatches(site, order, client), generator(site.seed, "reading", order.round, client))
-    with global_seed(site.seed, "dropout", order.round, client):
+    with global_seed(site.seed, "dropout", order.round, client), closing(batches):
         for batch in batches:  #                                                                               8
             loss = work(site.prepare(batch.inputs, augment), batch.targets)  #                                 9
             descend(torch.autograd.grad(loss, descend.weights, allow_unused=True, materialize_grads=True))  # 10

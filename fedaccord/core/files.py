@@ -1,5 +1,6 @@
 """Files that are whole or absent, whatever happens to the machine."""
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -38,10 +39,21 @@ def flush_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+LOCK = ".lock"
+
+
+def let_go_of_locks() -> None:
+    """In a forked process: close the locks that it has inherited, which would be held as long as it lives."""
+    for number in map(int, os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else ():
+        with contextlib.suppress(OSError):  # the listing's own
+            if os.readlink(f"/proc/self/fd/{number}").endswith(f"/{LOCK}"):
+                os.close(number)
+
+
 def lock_folder(folder: Path, taken: str) -> IO[str]:
     """Lock a folder until the file is closed or the process ends; if another process has it, `taken` says so."""
     try:
-        lock = open(folder / ".lock", "w")
+        lock = open(folder / LOCK, "w")
     except OSError as error:
         raise RunError(f"{folder}: cannot be written: {error.strerror}") from None
     try:

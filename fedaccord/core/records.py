@@ -1,7 +1,7 @@
 """The nouns: what is passed between the parts. Frozen values with hardly any behaviour."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
@@ -76,7 +76,7 @@ class ClientData(Protocol):
         """Those of a slice, or of a tensor of numbers."""
         ...
 
-    def batches(self, index: Tensor, draw: torch.Generator) -> Iterator["Examples"]:
+    def batches(self, index: Tensor, draw: torch.Generator) -> Generator["Examples", None, None]:
         """The examples of each row of numbers; `draw` is for processes that read them ahead."""
         ...
 
@@ -107,7 +107,7 @@ class Examples:
     def __getitem__(self, index: Any) -> "Examples":
         return Examples(mapped(lambda x: x[index], self.inputs), mapped(lambda y: y[index], self.targets))
 
-    def batches(self, index: Tensor, draw: torch.Generator) -> Iterator["Examples"]:
+    def batches(self, index: Tensor, draw: torch.Generator) -> Generator["Examples", None, None]:
         return (self[row] for row in index)
 
     def part(self, index: Any) -> "Examples":

@@ -1,7 +1,9 @@
 """A map-style Dataset that is read as it is needed: its items are never all in memory."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from fedaccord.core.batches import count, is_batch, mapped
 from fedaccord.core.errors import DataError, FedAccordError
+from fedaccord.core.files import let_go_of_locks
+from fedaccord.core.processes import die_with
 from fedaccord.core.records import Examples
 from fedaccord.core.seeds import generator, global_seed, other_seeds
 
@@ -65,11 +69,24 @@ class LazyExamples:
     def read(self, numbers: list[int]) -> Examples:
         return self.made([self.item(number) for number in numbers], numbers)
 
-    def batches(self, index: Tensor, draw: torch.Generator) -> Iterator[Examples]:
+    def batches(self, index: Tensor, draw: torch.Generator) -> Generator[Examples, None, None]:
         if self.readers:
-            rows = Rows(replace(self, device="cpu"), index)
-            loader = DataLoader(rows, batch_size=None, collate_fn=as_is, num_workers=self.readers, generator=draw)
-            yield from (unwrapped(made).to(self.device) for made in loader)
+            begin = partial(begin_reading, os.getpid())
+            made = iter(
+                DataLoader(
+                    Rows(replace(self, device="cpu"), index),
+                    batch_size=None,
+                    collate_fn=as_is,
+                    num_workers=self.readers,
+                    generator=draw,
+                    worker_init_fn=begin,
+                )
+            )
+            try:
+                for each in made:
+                    yield unwrapped(each).to(self.device)
+            finally:
+                del made  # which ends the processes
             return
         with other_seeds(draw):
             yield from (self.read(self.numbers(row)) for row in index)
@@ -143,6 +160,12 @@ class Rows(Dataset[Any]):
             return self.data.read(self.data.numbers(self.index[row]))
         except FedAccordError as error:
             return error
+
+
+def begin_reading(parent: int, number: int) -> None:
+    """In a reading process: it ends with its parent, and holds no lock of the run's."""
+    die_with(parent)
+    let_go_of_locks()
 
 
 def unwrapped(made: Examples | FedAccordError) -> Examples:

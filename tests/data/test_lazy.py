@@ -1,6 +1,8 @@
 """Data in the forms in which people have it, Datasets, arrays and tables; and what may be wrong with it."""
 
+import multiprocessing
 import random
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from fedaccord import federate
 from fedaccord.core.errors import DataError, SettingsError, TaskError
+from fedaccord.core.files import lock_folder
 from fedaccord.core.records import Examples
 from fedaccord.data import sets
 from fedaccord.data.lazy import LazyExamples
@@ -85,6 +88,18 @@ def test_read_lazily_it_gives_the_bits_of_tensors(nothing_is_small, engine, read
     tensors = trained([pair(Items()), pair(Items(60))], engine=engine)
     lazily = trained([Items(), Items(60)], engine=engine, readers=readers)
     assert params_sha256(lazily.state.params) == params_sha256(tensors.state.params)
+
+
+def test_a_reading_process_holds_no_lock_of_the_run(tmp_path, nothing_is_small):
+    """However long it lives after an error or a kill, the run can be gone on with."""
+    with lock_folder(tmp_path, "taken"):
+        lazy = replace(as_examples(Items(), "client 0"), readers=1)
+        batches = lazy.batches(torch.arange(40).view(20, 2), torch.Generator())
+        next(batches)
+    with lock_folder(tmp_path, "the reading process has it still"):
+        assert multiprocessing.active_children()
+    batches.close()
+    assert not multiprocessing.active_children()
 
 
 def test_one_that_draws_at_random_is_never_held_and_is_repeatable(tmp_path):
