@@ -132,16 +132,21 @@ def newest_theta(folder):
     }
 
 
+def federation_of_three(task, folder):
+    """What a real federation of this task says at its end."""
+    up = ["federation", "up", "--task", task, "--nodes", "3", "--folder", str(folder), "--json"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*FEDACCORD, *up], capture_output=True, text=True, timeout=1200, env=environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 @pytest.mark.slow
 @pytest.mark.anywhere
 def test_three_nodes_train_on_their_own_files_with_the_bits_of_the_simulator(hospitals, tmp_path, capsys):
     pytest.importorskip("flwr")
     task = f"{hospitals}:task"
-    up = ["federation", "up", "--task", task, "--nodes", "3", "--folder", str(tmp_path / "f"), "--json"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*FEDACCORD, *up], capture_output=True, text=True, timeout=1200, env=environment)
-    assert done.returncode == 0, done.stderr
-    real = json.loads(done.stdout.splitlines()[-1])
+    real = federation_of_three(task, tmp_path / "f")
     for line in read_rounds(tmp_path / "f" / "run"):
         assert {client: entry["examples"] for client, entry in line["clients"].items()} == {
             str(client): size for client, size in enumerate(SIZES)
@@ -168,11 +173,7 @@ def test_a_federation_has_the_bits_of_the_simulator_whatever_the_task(hospitals,
     clients: on serial, pool, Ray and Flower."""
     pytest.importorskip("flwr")
     task = f"{hospitals.with_name('anything.py')}:task"
-    up = ["federation", "up", "--task", task, "--nodes", "3", "--folder", str(tmp_path / "f"), "--json"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*FEDACCORD, *up], capture_output=True, text=True, timeout=1200, env=environment)
-    assert done.returncode == 0, done.stderr
-    found = {"flower": json.loads(done.stdout.splitlines()[-1])}
+    found = {"flower": federation_of_three(task, tmp_path / "f")}
     for engine in ("serial", "pool", "ray"):
         words = ["run", task, "--runs", str(tmp_path), "--name", engine, "--engine", engine, "--workers", "2", "--json"]
         assert main(words) == 0

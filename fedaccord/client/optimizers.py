@@ -124,11 +124,15 @@ class Sgd:
         torch._foreach_add_(self.weights, step, alpha=-self.lr)
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The length of the whole gradient."""
-        return torch.stack(torch._foreach_norm(list(gradients))).norm()
+        return length(gradients)
 
     def kept(self) -> Packages:
         return {}
+
+
+def length(gradients: Sequence[Tensor]) -> Tensor:
+    """Of the whole gradient."""
+    return torch.stack(torch._foreach_norm(list(gradients))).norm()
 
 
 def clipped(gradients: Sequence[Tensor], norm: Tensor, longest: float) -> list[Tensor]:
@@ -165,7 +169,7 @@ class TorchDescent:
         if self.corrections is not None:
             self.corrections(self.weights, own)
         if self.longest:
-            own = clipped(own, torch.stack(torch._foreach_norm(own)).norm(), self.longest)
+            own = clipped(own, length(own), self.longest)
         for weight, gradient in zip(self.weights, [*own, *step[self.own :]], strict=True):
             weight.grad = gradient
         self.optimizer.step()
@@ -175,9 +179,7 @@ class TorchDescent:
         if not self.keep:
             return {}
         state = read_state(self.optimizer)
-        if (
-            type(self.optimizer) is torch.optim.SGD
-        ):  # without momentum it has no state; it may have some in other rounds
+        if type(self.optimizer) is torch.optim.SGD:  # without momentum it has none, but may have in another round
             for number, weight in enumerate(self.weights):
                 state.setdefault(f"{number}.momentum_buffer", torch.zeros_like(weight.detach()).cpu())
         return {STATE: state}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedaccord.client.optimizers import ClientOptimizer
 from fedaccord.client.side import ClientSide
 from fedaccord.core.batches import clone, output_of
-from fedaccord.core.errors import FedAccordError, TaskError
+from fedaccord.core.errors import FedAccordError, TaskError, first_line
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import trained_weights
 from fedaccord.core.records import (
@@ -119,10 +119,10 @@ def train(site: Site, model: nn.Module, order: Order, client: int, kept: Package
     `model` is a workspace: its parameters are overwritten.
     """
     with failure_named(client, order.round):
-        return trained(site, model, order, client, kept)
+        return one_round(site, model, order, client, kept)
 
 
-def trained(site: Site, model: nn.Module, order: Order, client: int, kept: Packages) -> tuple[ClientUpdate, Packages]:
+def one_round(site: Site, model: nn.Module, order: Order, client: int, kept: Packages) -> tuple[ClientUpdate, Packages]:
     """The same; whatever it raises is told with its place by `train`."""
     data, hyper = site.clients[client], order.hyper_of(client)
     reports = (*reported(site, model, order, client, kept), tested(site, model, order, client, kept))
@@ -192,10 +192,6 @@ def failure_named(client: int, round: int) -> Iterator[None]:
         raise
     except Exception as error:
         raise TaskError(f"{place}: training failed: {type(error).__name__}: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "")
 
 
 def minibatches(site: Site, order: Order, client: int) -> Tensor:

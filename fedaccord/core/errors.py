@@ -45,5 +45,10 @@ class EngineError(FedAccordError):
     """Clients that could not be run: a worker that keeps dying, a cluster that cannot be reached."""
 
 
+def first_line(error: Exception) -> str:
+    """What an error of somebody else's code says, without what follows."""
+    return next(iter(str(error).strip().splitlines()), "")
+
+
 class FedAccordWarning(UserWarning):
     """Something that a person should know although the run went on."""

@@ -30,10 +30,10 @@ def stacked(items: list[Any]) -> Any:
         raise DataError(f"its items are not of one shape, so give a collate function: {error}") from None
     except (TypeError, ValueError) as error:
         raise DataError(f"expected items that are pairs (input, target) of tensors or numbers: {error}") from None
-    return plain(inputs), plain(targets)
+    return singles(inputs), singles(targets)
 
 
-def plain(batch: Any) -> Any:
+def singles(batch: Any) -> Any:
     batch = tuple(batch) if isinstance(batch, list) else batch
     floats = torch.get_default_dtype()
     return mapped(lambda x: x.to(floats) if x.dtype == torch.float64 else x, batch) if is_batch(batch) else batch

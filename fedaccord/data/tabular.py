@@ -4,10 +4,8 @@ import numpy as np
 import torch
 
 from fedaccord.core.records import Examples
-from fedaccord.core.seeds import numpy_generator
+from fedaccord.data.own import with_test_part
 from fedaccord.data.sets import DataSet
-
-TEST_SHARE = 0.2
 
 
 def diabetes() -> DataSet:
@@ -27,13 +25,14 @@ def breast_cancer() -> DataSet:
 
 
 def divided(x: np.ndarray, targets: torch.Tensor, classes: tuple[str, ...]) -> DataSet:
-    """A fifth, the same one every time, is the test set; the columns are scaled by the rest."""
-    order = numpy_generator(0, f"test part of {len(x)}").permutation(len(x))
-    cut = round(TEST_SHARE * len(x))
-    train, test = np.sort(order[cut:]), np.sort(order[:cut])
-    inputs = torch.tensor(standard(x, x[train]), dtype=torch.float32)
-    everything = Examples(inputs, targets)
-    return DataSet(everything[train], everything[test], classes)
+    """With the test part that anybody's own data would have; the columns are scaled by the rest."""
+    data = with_test_part(Examples(torch.tensor(x), targets), classes, None, "table")
+    rest = data.train.inputs.numpy()
+    train, test = (
+        Examples(torch.tensor(standard(part.inputs.numpy(), rest), dtype=torch.float32), part.targets)
+        for part in (data.train, data.test)
+    )
+    return DataSet(train, test, classes)
 
 
 def standard(values: np.ndarray, of: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedaccord.client.store import ClientStore
 from fedaccord.core.algorithm import LAST
 from fedaccord.core.batches import leaves, mapped, output_of
-from fedaccord.core.errors import FedAccordError, RunError, SettingsError
+from fedaccord.core.errors import FedAccordError, RunError, SettingsError, first_line
 from fedaccord.core.packages import decode, encode
 from fedaccord.core.params import load_params
 from fedaccord.core.records import Packages, Params, ServerState
@@ -108,8 +108,9 @@ def export(run: Path, file: Path, client: int | None = None) -> str:
     except FedAccordError:
         raise
     except Exception as error:  # whatever torch says of a model that it cannot trace
-        reason = next(iter(str(error).strip().splitlines()), "")
-        raise RunError(f"{file}: this model cannot be written so: {type(error).__name__}: {reason}") from error
+        raise RunError(
+            f"{file}: this model cannot be written so: {type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 def as_weights(run: Path, file: Path, client: int | None) -> str:

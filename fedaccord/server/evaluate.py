@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedaccord.core.batches import Batch, clone, count, output_of
-from fedaccord.core.errors import FedAccordError, TaskError
+from fedaccord.core.errors import FedAccordError, TaskError, first_line
 from fedaccord.core.params import load_params
 from fedaccord.core.protocols import Measured
 from fedaccord.core.records import Accepted, ClientData, Examples, LossFunction, Metric, Params, Prepare, metrics_on
@@ -59,9 +59,8 @@ class Evaluator:
 
     def failed(self, what: str, first: int, error: Exception) -> TaskError:
         """The error of a user's own code, with its place."""
-        reason = next(iter(str(error).strip().splitlines()), "")
         where = f"the server's {'validation' if self.loss_function else 'test'} set, examples from {first} on"
-        return TaskError(f"{where}: {what} failed: {type(error).__name__}: {reason}")
+        return TaskError(f"{where}: {what} failed: {type(error).__name__}: {first_line(error)}")
 
     @torch.no_grad()
     def loss(self, params: Params, clients: Sequence[Accepted] = ()) -> Measured:

@@ -8,7 +8,7 @@ import torch
 
 from fedaccord.core.batches import IGNORED
 from fedaccord.core.errors import DataError, SettingsError
-from fedaccord.data import catalog, shakespeare, tabular
+from fedaccord.data import shakespeare, tabular
 from fedaccord.data.partition import Split, partition
 from fedaccord.runtime.parts import parts_of
 from fedaccord.tasks import PRESETS
@@ -30,9 +30,9 @@ def test_a_text_is_cut_into_pieces_that_follow_each_other():
     assert "".join(letters) == text[:80]
 
 
-@pytest.mark.skipif(catalog.where("shakespeare") == catalog.ABSENT, reason="the real data set is not on this machine")
-def test_the_real_roles():
-    """16,068 and 2,356 texts of 715 roles, 2.7 million characters, 78 different ones: ../shared/data/README.md."""
+def test_the_real_roles(real_set):
+    """16,068 and 2,356 texts of 715 roles, 2.7 million characters, 78 different ones."""
+    real_set(shakespeare.SOURCE)
     data = shakespeare.load()
     assert (len(data.train), len(data.test)) == (38001, 5517)
     assert len(np.unique(data.owner)) == 715
