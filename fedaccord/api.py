@@ -5,7 +5,7 @@ import tomllib
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from fedaccord.client.optimizers import MakeOptimizer
 from fedaccord.config import Settings
 from fedaccord.core.algorithm import handed_out, measuring
 from fedaccord.core.errors import DataError, FedAccordWarning, RunError
-from fedaccord.core.params import load_params
+from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import Method, Part
-from fedaccord.core.records import ClientData, LossFunction, Prepare, RoundLog, ServerState
+from fedaccord.core.records import ClientData, LossFunction, Metric, Params, Prepare, RoundLog, ServerState
 from fedaccord.core.travel import Travels
 from fedaccord.data.lazy import Collate
 from fedaccord.data.prepare import as_stored
@@ -42,10 +42,14 @@ class History:
     settings: Settings
     state: ServerState
     about: str  # the run's fingerprint, by which a folder knows it again
+    metrics: tuple[Metric, ...] = ()  # what was measured, the one to judge by first
+    fixed: Params = field(default_factory=dict)  # the part of the model that does not travel and never changes
 
     def save(self, path: str | Path) -> Path:
-        """Write a run folder (settings, rounds, final checkpoint)."""
+        """Write a run folder (settings, rounds, final checkpoint), but for what clients kept: that takes `folder=`."""
         with RunFolder.create(Path(path), self.settings) as folder:
+            folder.describe(self.metrics)
+            folder.keep(self.fixed)
             for log in self.rounds:
                 folder.append(log)
             folder.save(self.state, about=self.about)
@@ -139,7 +143,8 @@ def federate(
     for sentence in outcome.warnings:
         warnings.warn(sentence, FedAccordWarning, stacklevel=2)
     load_params(model, handed_out(setup.experiment, outcome.state.model, measuring(setup.experiment))[1])
-    return History(model.eval(), outcome.rounds, setup.settings, outcome.state, outcome.about)
+    fixed = read_params(model, setup.travel.fixed)
+    return History(model.eval(), outcome.rounds, setup.settings, outcome.state, outcome.about, setup.metrics, fixed)
 
 
 def open_folder(path: Path, settings: Settings) -> RunFolder:

@@ -12,7 +12,7 @@ from fedaccord import federate
 from fedaccord.cli import main
 from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.data import digits
-from fedaccord.runtime.folder import read_rounds
+from fedaccord.runtime.folder import read_metrics, read_rounds
 from fedaccord.tasks import PRESETS
 
 
@@ -80,6 +80,16 @@ def test_what_does_not_travel_is_in_the_folder_too(tmp_path):
     assert not torch.equal(heads[0], heads[1])
     with pytest.raises(RunError, match="client 0 keeps no part of the model of its own"):
         fedaccord.load(tmp_path / "frozen", model=net(), client=0)
+
+
+def test_a_history_that_is_saved_later_has_all_of_it(tmp_path):
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(3))
+    test = (x, (x[:, 0] > 0).long())
+    history = federate(frozen_base(), clients(), test=test, travels="trainable", metrics="auc, f1", **SETTINGS)
+    path = history.save(tmp_path / "kept")
+    assert [note.name for note in read_metrics(path)] == ["auc", "f1"]
+    again = fedaccord.load(path, model=net())
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in history.model.state_dict().items())
 
 
 def test_bad_names_are_told(run, tmp_path, capsys):

@@ -202,7 +202,9 @@
   }
 
   function renderCurves() {
-    const tested = "The server's model on the test set, in the rounds in which it was tested.";
+    const own = data.runs.some((run) => run.spread.rounds.length);
+    const tested = own ? "By the clients where they measured it themselves (their mean), otherwise the server's model on the test set."
+      : "The server's model on the test set, in the rounds in which it was tested.";
     figures(byId("curves"), [
       ...data.metrics.map(({ name, higher }, m) => ({ id: `metric-${m}`, title: `Test ${name}`, caption: `${tested} ${higher ? "Higher" : "Lower"} is better.` })),
       { id: "loss", title: "Loss", caption: "L of the server's model after each round. The tuner's reward is by how much it fell." },
@@ -445,7 +447,7 @@
     byId("spread-metric").textContent = capital(metric.name);
     draw("spread", [
       ...band(0, 4, faint(colourOf(0))), ...band(1, 3, `${colourOf(0)}66`),
-      { x: rounds, y: column(2), type: "scatter", mode: rounds.length < 40 ? "lines+markers" : "lines", line: { color: colours.text, width: 2 },
+      { x: rounds, y: column(2), type: "scatter", mode: rounds.length < 40 ? "lines+markers" : "lines", line: { color: colourOf(1), width: 2 },
         text: values.map((five) => `${inUnits(metric, five[0])} to ${inUnits(metric, five[4])}, middle ${inUnits(metric, five[2])}`),
         hovertemplate: "round %{x}: %{text}<extra></extra>" },
     ], { xaxis: roundAxis(run.finished), yaxis: axis("", { ticksuffix: metric.percent ? " %" : "" }), uirevision: view.client },

@@ -347,6 +347,7 @@ def test_what_each_client_measured_is_shown_as_a_distribution(browser, tmp_path)
     write_page([own], tmp_path / "own.html")
     with opened(browser, (tmp_path / "own.html").as_uri()) as page:
         assert page.locator("#spread-figure h3").text_content() == "Accuracy, client by client"
+        assert page.locator("#curves figcaption").first.text_content().startswith("By the clients where they measured")
         assert values_of(page, "spread") == [[each] * 3 for each in (10, 90, 30, 70, 50)]
         assert "10.00 % to 90.00 %, middle 50.00 %" in page.locator("#spread").get_attribute("aria-label")
         assert "sent a round3 kB" in page.locator("#facts div").all_text_contents()
