@@ -33,7 +33,7 @@ CANDIDATES: dict[str, Mapping[str, Any]] = {
     "frozen": {"hyper_lr": 0.0, **ALONE},  # h is always drawn around the middle of the grid
     "walk": {"psi": "walk", **ALONE},  # psi moves at random
     "low": {"start": "lr = 0.001, steps = 1"},  # from the two corners of the grid
-    "high": {"start": "lr = 1, steps = 50"},
+    "high": {"start": "lr = 1, steps = 80"},
     "wide": {"grid": config.GRID.replace("0.001..1/25", "0.0001..10/41")},  # ten times wider at each end, as fine
     "no-search": {"step_search": False},
     "no-follow": {"follow": False},

@@ -12,7 +12,7 @@ from fedaccord.policy.grid import HyperGrid
 from fedaccord.policy.pace import Pace
 from fedaccord.policy.reinforce import ADAM, ASCENT, LARGEST, SCALED, SMALLEST, WALK, Reinforce
 
-LONGEST = 10
+LONGEST = 4
 """Rounds of a pass up to which a choice is held for all of it."""
 
 

@@ -27,12 +27,12 @@ def test_value_and_point_are_inverse(numbers, log):
 
 
 def test_the_default_grid_is_fine_and_wide():
-    """Rates over three powers of ten, a third apart: the middle is 0.03; one to fifty iterations."""
+    """Rates over three powers of ten, a third apart: the middle is 0.03; one to eighty iterations."""
     grid = HyperGrid.parse(GRID)
     assert grid.names == ("lr", "steps")
-    assert [len(axis.values) for axis in grid.axes] == [25, 9]
+    assert [len(axis.values) for axis in grid.axes] == [25, 10]
     assert grid.axes[0].value_at(0.0) == pytest.approx(0.0316, rel=1e-2)
-    assert (grid.axes[1].values[0], grid.axes[1].values[-1]) == (1, 50)
+    assert (grid.axes[1].values[0], grid.axes[1].values[-1]) == (1, 80)
     ratios = np.diff(np.log(grid.axes[0].values))
     assert np.allclose(ratios, ratios[0], atol=1e-4)  # log-spaced, to the six digits that are kept
 
