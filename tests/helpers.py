@@ -35,7 +35,7 @@ def server_chain(model, method="FA", clients=10, **settings):
 
 def seen(reward, carried_out=True, round=1):
     """What a policy sees of a round with this reward."""
-    return Observation(round, reward, carried_out, 1.0, {}, {}, None, 0.0, None, None, None, 0.0, None, 0, {})
+    return Observation(round, reward, carried_out, 1.0, {}, {}, None, 0.0, None, None, None, None, 0.0, None, 0, {})
 
 
 def module_with(params, buffers=()):

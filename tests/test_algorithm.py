@@ -23,6 +23,7 @@ from fedaccord.core.algorithm import (
     run_round,
     sample_cohort,
     start,
+    turn_of,
 )
 from fedaccord.core.protocols import Measured
 from fedaccord.core.records import ClientUpdate, ServerState, Snapshot
@@ -202,6 +203,14 @@ def test_the_mean_cosine_knows_how_much_each_client_counts(sizes):
     assert mean_cosine(mean / (sum(norms) / sum(sizes)), norms) == pytest.approx(0.0, abs=1e-6)
     assert mean_cosine(1.0, norms) == pytest.approx(1.0)
     assert mean_cosine(1.0, [3.0]) is None
+
+
+@pytest.mark.parametrize(("there", "turn"), [((5.0, 4.0), 1.0), ((3.0, 2.0), -1.0), ((3.0, 4.0), 0.0), ((4.0, 3.0), None)])
+def test_a_turn_is_the_cosine_between_two_steps_in_a_row(there, turn):
+    """From (3, 2) to (4, 3), and on to there; whole numbers, such as counters, are no part of it."""
+    models = [Snapshot({"w": torch.tensor(each), "n": torch.tensor(7)}) for each in ((3.0, 2.0), (4.0, 3.0), there)]
+    assert turn_of(*models) == (None if turn is None else pytest.approx(turn))
+    assert turn_of(None, *models[1:]) is None
 
 
 def test_what_was_gained_is_not_known_where_the_first_loss_is_not():

@@ -181,7 +181,7 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
         seconds=clock.seconds(),
     )
     # the model before this one is kept only where its successor's loss is known a round late
-    fallback = state.model if verdict.model is mean.model else state.previous
+    fallback = state.model if verdict.carried_out else state.previous
     previous = fallback if ex.clients_report else None
     first, best = extremes(state, verdict.last_loss)
     return ServerState(t, verdict.model, verdict.loss, psi_next, previous, verdict.last_loss, first, best), log
@@ -215,6 +215,7 @@ def observation(
         step_norm=finite(mean.step_norm),
         alignment=alignment,
         cosine=mean_cosine(alignment, [each.examples * each.entered for each in mean.accepted]),
+        turn=turn_of(state.previous, state.model, mean.model),
         overlap=again / len(order.cohort),
         stretch=verdict.stretch,
         bytes=down * len(order.cohort) + mean.bytes_up,
@@ -258,6 +259,21 @@ def mean_cosine(alignment: float | None, weighted: Sequence[float]) -> float | N
     total = math.fsum(weighted)
     same = math.fsum((each / total) ** 2 for each in weighted) if total else 1.0
     return None if alignment is None or same > 1 - 1e-9 else (alignment**2 - same) / (1 - same)
+
+
+def turn_of(before: Snapshot | None, here: Snapshot, there: Snapshot) -> float | None:
+    """The cosine between two steps in a row; None: the first is not kept, or one of them leads nowhere."""
+    if before is None:
+        return None
+    names = [name for name, w in here.params.items() if w.is_floating_point()]
+    first = [(here.params[name] - before.params[name]).double().flatten() for name in names]
+    second = [(there.params[name] - here.params[name]).double().flatten() for name in names]
+
+    def product(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
+        return math.fsum(float(x @ y) for x, y in zip(a, b, strict=True))
+
+    lengths = math.sqrt(product(first, first) * product(second, second))
+    return finite(product(first, second) / lengths) if lengths else None
 
 
 def extremes(state: ServerState, loss: float | None) -> tuple[float | None, float | None]:

@@ -285,6 +285,7 @@ class Observation:
     step_norm: float | None  # ||mean of the w_i - w||
     alignment: float | None  # step_norm over the weighted mean of the update norms: 1 if all clients agree
     cosine: float | None  # between the steps of two clients, on average; None: there are no two
+    turn: float | None  # cosine between the clients' mean step and the server's step before; None: that is not known
     overlap: float  # share of the cohort that also counted in the round before
     stretch: Stretch | None  # the length of the server's step, where it was looked for
     bytes: int  # sent down and up for the clients that counted

@@ -238,7 +238,7 @@ def one_client(setup: Setup, steps: int = 30) -> Callable[[], float]:
     order = Order(1, (0,), params, replace(hyper_of(setup.settings, setup.method), steps=steps))
     _, kept = train(site, model, order, 0, {})
     tuned = tunes(setup.settings.method)
-    nothing = Observation(1, 0.0, True, 1.0, {}, {}, None, 0.0, None, None, None, 0.0, None, 0, {})
+    nothing = Observation(1, 0.0, True, 1.0, {}, {}, None, 0.0, None, None, None, None, 0.0, None, 0, {})
 
     def tune() -> None:
         _, psi = experiment.policy.propose(experiment.policy.start(), 1, (0,), torch.Generator())

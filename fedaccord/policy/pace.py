@@ -19,7 +19,8 @@ The state is a plain JSON value:
     doubt     what the pass before said against a higher rate; None: nothing
     rounds    how many of it were carried out
     lost      rounds in a row in which most clients diverged
-    lengths   of this choice's rounds: log2 of the length that the server wanted beyond what opposed clients always want
+    lengths   of this choice's rounds: log2 of the length that the server wanted beyond what opposed clients always
+              want; where it cannot look for one, 1 if its steps could be longer, else 0
     earned    by them
     cosines   the mean cosines between two clients' steps in the first rounds
     relative  how far the clients went in the last round, as a share of the model's norm; None: not known
@@ -64,6 +65,10 @@ BACK = 0.35
 rate that is too low, after one that was too high, it goes half of the way to that one."""
 BAD = -0.5
 """A reward from which on a round counts as blown up: its step was halved at least, or the loss rose by half."""
+AHEAD, FAR, BLIND = 0.2, 4.0, 3
+"""Without a set of the server's: the cosine between two of its steps above which it goes on as before, so that they
+could be longer, unless the clients' mean was already stretched so far; and the rounds that a choice of the run-in then
+takes at least."""
 
 State = dict[str, Any]
 
@@ -72,15 +77,20 @@ State = dict[str, Any]
 class Pace:
     grid: HyperGrid
     lap: int = 1  # rounds of a pass over the clients
-    late: bool = False  # rewards are those of the round before: none is this round's
+    late: bool = False  # the clients report: rewards are those of the round before, and no length was looked for
 
     def start(self) -> State:
         begin = {"run_in": True, "sized": None, "passed": False, "turned": False, "doubt": None, "rounds": 0, "lost": 0}
         return {**begin, "lengths": [], "earned": 0.0, "cosines": [], "relative": None, "told": "", "mu": []}
 
+    @property
+    def span(self) -> int:
+        """Rounds of a choice of the run-in. Where rewards are late, the first of them is not this choice's."""
+        return max(self.lap, BLIND) if self.late else self.lap
+
     def lasts(self, round: int) -> int:
         """For how many rounds a choice of the run-in is held: to the end of the pass that the round is in."""
-        return self.lap - (round - 1) % self.lap
+        return self.span - (round - 1) % self.span
 
     def follow(self, pace: State, mu: list[float], seen: Observation, over: bool) -> tuple[State, list[float], bool]:
         """After a round: the state, mu, and whether the choice is given up. `over`: its last round was this one."""
@@ -112,7 +122,7 @@ class Pace:
             pace, mu = self.iterations(pace, mu)
         if pace["run_in"]:
             return *self.running_in(pace, mu, more, why, searched), False
-        size = LATER * self.alike(pace) * ((more > 0) - (more < 0))
+        size = 0.0 if self.late else LATER * self.alike(pace) * ((more > 0) - (more < 0))
         return *self.moved(pace, mu, size, why), False
 
     def out_of_proportion(self, seen: Observation) -> float | None:
@@ -138,11 +148,13 @@ class Pace:
         """What a choice's rounds say of its rate: more than 0 for too low, less for too high; and why."""
         if pace["run_in"] and pace["lengths"] and pace["earned"] > -RISE and self.gone(pace, NOWHERE) < NOWHERE:
             return 1.0, "the clients hardly moved"
-        if pace["run_in"] and pace["lengths"] and pace["earned"] < 0:
+        if pace["run_in"] and pace["lengths"] and pace["earned"] < 0 and not self.late:  # the last model's loss swings
             return -1.0, "the loss has risen"
         more = trend(pace["lengths"])
         if self.lap > 1 and self.alike(pace) < 0.5:
             more = max(0.0, more)  # each round forgets those who were not in it: shorter steps are wanted at any rate
+        if self.late:
+            return more, "the model goes on as before"
         return more, f"the server wanted {'longer' if more > 0 else 'shorter'} steps"
 
     def running_in(
@@ -163,9 +175,9 @@ class Pace:
                 size, why = -RUN_IN, why if more < 0 else "the pass before spoke against it"
             pace = {**pace, "turned": True}
         pace = {**pace, "doubt": None}
-        if size and "lr" in self.grid.names and pace["rounds"] < LONGEST * self.lap:
+        if size and "lr" in self.grid.names and pace["rounds"] < LONGEST * self.span:
             return self.moved(pace, mu, size, why)
-        if pace["rounds"] < max(SHORTEST, 2 * self.lap):
+        if pace["rounds"] < max(SHORTEST, 2 * self.span):
             return pace, mu
         last = RUN_IN / 2 if between and not far else -BACK * searched
         return self.moved({**pace, "run_in": False}, mu, last, "the run-in is over")
@@ -178,7 +190,10 @@ class Pace:
         passes, rounds = TELLING
         if seen.cosine is not None and len(pace["cosines"]) < min(passes * self.lap, rounds):
             pace["cosines"] = [*pace["cosines"], seen.cosine]
-        if seen.stretch is not None:
+        if self.late:
+            if seen.turn is not None and (seen.stretch is None or seen.stretch.taken < FAR):
+                pace["lengths"] = [*pace["lengths"], float(seen.turn > AHEAD)]
+        elif seen.stretch is not None:
             length = math.log2(seen.stretch.wanted)
             usual = max(0.0, math.log2(seen.stretch.reach) - ROOM)
             pace["lengths"] = [*pace["lengths"], max(0.0, length - usual) if length > 0 else length]

@@ -37,7 +37,7 @@ from fedaccord.server.chain import ServerChain
 from fedaccord.server.evaluate import ClientLosses, Evaluator
 from fedaccord.server.guard import guard
 from fedaccord.server.steps import SHORT
-from fedaccord.server.stretch import Length, recorded, searched
+from fedaccord.server.stretch import Length, recorded, searched, unmeasured
 from fedaccord.tasks import Task
 
 
@@ -252,16 +252,17 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
 def length_of(parts: Parts, everyone: bool) -> Length | None:
     """How far the server goes along the clients' mean step; None: just as far. `everyone`: all train in every round.
 
-    To look for it takes a set of the server's, and the running mean: by the loss of the last model it would be greedy.
-    A part of the clients raises the loss by itself where they differ, so a step of theirs is not shortened for that.
+    To look for it takes the running mean, since by the loss of the last model it would be greedy, and a set of the
+    server's, without which the norms of the clients' steps must do. A part of the clients raises the loss by itself
+    where they differ, so a step of theirs is not shortened for that.
     """
     settings = parts.settings
     if settings.replay:
         lengths = [line.get("stretch") for line in read_rounds(Path(settings.replay))]
         return recorded(lengths) if any(each is not None for each in lengths) else None
-    if not parts.method.stretches(settings.values()) or parts.validation is None or not settings["average"]:
+    if not parts.method.stretches(settings.values()) or not settings["average"]:
         return None
-    return searched(0.5 if everyone else 1.0)
+    return unmeasured if parts.validation is None else searched(0.5 if everyone else 1.0)
 
 
 def choosing(parts: Parts) -> tuple[Method, Settings]:

@@ -92,7 +92,10 @@ def guard(
             # the loss of that quarter is not known, and what the next reports say of it is no choice's reward
             return Verdict(model, None, state.last_loss, -CLIP, carried_out=False, guard=told)
         reward = None if state.loss is None else gain(before, loss, guards)
-        return Verdict(mean.model, usable(loss), usable(loss), reward)
+        model, stretch = mean.model, None
+        if length is not None:
+            model, stretch = length(state.round + 1, mean, lambda each: None)
+        return Verdict(model, usable(loss), usable(loss), reward, stretch=stretch)
 
     return judge
 

@@ -44,6 +44,14 @@ def searched(shortest: float) -> Length:
     return search
 
 
+def unmeasured(round: int, mean: Aggregated, loss_of: Losses) -> tuple[Snapshot, Stretch | None]:
+    """By FedExP's number alone, for a server without a set: where the clients' steps cancel, as far as it says."""
+    times = reach(mean)
+    if times <= REACH[0]:
+        return mean.model, None
+    return mean.shortened(times), Stretch(times, times, times)
+
+
 def recorded(lengths: Sequence[float | None]) -> Length:
     """Those of another run, round by round; None, and rounds that it did not have: as long as the clients' mean."""
 

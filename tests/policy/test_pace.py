@@ -232,21 +232,30 @@ def test_a_part_of_opposed_clients_stops_the_rate_from_rising_but_does_not_lower
     assert rate(state) == pytest.approx(ends, rel=2e-2)
 
 
-def test_without_a_search_the_run_in_only_places_the_iterations():
-    """No server's set: rewards come a round late, and nobody knows what length would have been best."""
-    rounds = [round_of(None, OPPOSED, reward) for reward in (None, 0.1, 0.1, 0.1, 0.2, 0.3, 0.4)]
-    chosen, _, state = play(rounds, late=True)
+def test_without_a_set_the_rate_rises_as_long_as_the_model_goes_on_as_before():
+    """Rewards come a round late, and nobody knows what length would have been best: two steps in a row must do."""
+    turns = [None, 0.9, 0.8] + [0.5] * 3 + [0.1, 0.0, -0.2] * 2
+    chosen, told, state = play([round_of(None, turn=each) for each in turns], late=True)
+    assert [lr for lr, _ in chosen] == pytest.approx([0.032] * 3 + [0.056] * 3 + [0.133] * 6)  # three rounds a choice
+    assert told[2].endswith("learning rate 0.0316 to 0.0632: the model goes on as before")
+    assert rate(state) == pytest.approx(0.0316 * 4 * math.exp(-BACK), rel=1e-2)
+    assert not state["pace"]["run_in"]
+
+
+def test_steps_that_were_stretched_far_say_nothing_of_the_rate():
+    far = replace(round_of(None, OPPOSED, turn=0.9), stretch=Stretch(8.0, 8.0, 8.0))
+    chosen, _, state = play([far] * 9, late=True)
     assert rate(state) == pytest.approx(0.0316, rel=1e-2)
-    assert [steps for _, steps in chosen[2:4]] == [3, 3]
-    assert [entry["rewards"] for entry in state["window"]] == [[0.3, 0.4]]  # of rounds 5 and 6, the first draw
+    assert [steps for _, steps in chosen[3:6]] == [3, 3, 3]
+    assert not state["pace"]["run_in"]
 
 
 def test_rewards_that_come_a_round_late_do_not_move_the_rate():
     """They are another choice's; its successor is not given up for them either."""
-    rounds = [round_of(None, OPPOSED, reward) for reward in (None, 0.1, 0.1, 0.1, 0.1, -0.6)]
-    _, _, state = play(rounds, late=True)
+    rewards = (None, 0.1, 0.1, 0.1, 0.1, -0.6, 0.2, 0.3, 0.4)
+    _, _, state = play([round_of(None, OPPOSED, reward) for reward in rewards], late=True)
     assert rate(state) == pytest.approx(0.0316, rel=1e-2)
-    assert state["pending"][-1]["until"] == 2
+    assert [entry["rewards"] for entry in state["window"]] == [[0.3, 0.4]]  # of rounds 7 and 8, the first draw
 
 
 @pytest.mark.parametrize(("wanted", "reward", "start"), [(2.0, 0.01, "lr = 1"), (1.0, -0.01, "lr = 0.001")])

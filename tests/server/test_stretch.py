@@ -9,7 +9,7 @@ from fedaccord.core.protocols import Measured
 from fedaccord.core.records import Accepted, ServerState, Snapshot, Stretch
 from fedaccord.server.chain import Aggregate
 from fedaccord.server.guard import guard
-from fedaccord.server.stretch import reach, recorded, searched
+from fedaccord.server.stretch import reach, recorded, searched, unmeasured
 
 LENGTHS = [2.0**power for power in range(-5, 5)]
 
@@ -55,6 +55,20 @@ def test_the_length_is_doubled_or_halved_as_long_as_that_pays(best, shortest, ta
 def test_a_length_whose_loss_is_not_finite_is_not_taken(bad):
     _, stretch = searched(0.5)(1, step(0.3), lambda model: bad if model.params["w"].item() > 1 else 1.0)
     assert stretch.taken == 1.0
+
+
+@pytest.mark.parametrize(("step_norm", "taken"), [(0.25, 8.0), (0.9, None)])  # 0.5 / 0.0625; and clients that agree
+def test_without_a_set_fedexps_number_is_taken_where_the_steps_cancel(step_norm, taken):
+    model, stretch = unmeasured(1, step(step_norm), lambda model: None)
+    assert model.params["w"].item() == (taken or 1.0)
+    assert stretch == (None if taken is None else Stretch(taken, taken, taken))
+
+
+def test_where_the_clients_report_the_step_is_stretched_and_the_model_before_is_kept():
+    """The loss of the stretched model is known a round late; until then there must be a way back."""
+    state = ServerState(4, Snapshot({"w": torch.tensor([0.0])}), 2.0, {}, last_loss=2.0)
+    verdict = guard(late=True, length=unmeasured)(state, step(0.25), lambda model, which: Measured(1.5))
+    assert (verdict.model.params["w"].item(), verdict.stretch.taken, verdict.carried_out) == (8.0, 8.0, True)
 
 
 def test_recorded_lengths_are_taken_again_round_by_round():
