@@ -205,7 +205,9 @@ def test_the_mean_cosine_knows_how_much_each_client_counts(sizes):
     assert mean_cosine(1.0, [3.0]) is None
 
 
-@pytest.mark.parametrize(("there", "turn"), [((5.0, 4.0), 1.0), ((3.0, 2.0), -1.0), ((3.0, 4.0), 0.0), ((4.0, 3.0), None)])
+@pytest.mark.parametrize(
+    ("there", "turn"), [((5.0, 4.0), 1.0), ((3.0, 2.0), -1.0), ((3.0, 4.0), 0.0), ((4.0, 3.0), None)]
+)
 def test_a_turn_is_the_cosine_between_two_steps_in_a_row(there, turn):
     """From (3, 2) to (4, 3), and on to there; whole numbers, such as counters, are no part of it."""
     models = [Snapshot({"w": torch.tensor(each), "n": torch.tensor(7)}) for each in ((3.0, 2.0), (4.0, 3.0), there)]

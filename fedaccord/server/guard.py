@@ -73,14 +73,14 @@ def guard(
             loss, worst = measure(model, LAST).loss, share - CLIP
             stretch = None if stretch is None else replace(stretch, taken=share, wanted=share)
         paid = loss if rewarded == LAST else measure(model, rewarded).loss
-        reward = gain(state.loss, paid, guards)
+        reward = gain(state, state.loss, paid, guards)
         paid_out = None if reward is None else min(reward, worst)
         return Verdict(model, usable(paid), usable(loss), paid_out, guard=told, stretch=stretch)
 
     def judge_late(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
         found = measure(state.model, LAST)
         loss, before = found.loss, state.last_loss if found.before is None else found.before
-        blown = doubled(loss, before) if tuned else ruined(loss, state)
+        blown = doubled(state, before, loss) if tuned else ruined(loss, state)
         if guards and blown and state.previous is not None:
             # the model that they received was bad, and so is all that they made of it
             model = Snapshot(
@@ -91,7 +91,7 @@ def guard(
             told = f"taken back to a quarter of the step: the loss {rise(before, loss)}"
             # the loss of that quarter is not known, and what the next reports say of it is no choice's reward
             return Verdict(model, None, state.last_loss, -CLIP, carried_out=False, guard=told)
-        reward = None if state.loss is None else gain(before, loss, guards)
+        reward = None if state.loss is None else gain(state, before, loss, guards)
         model, stretch = mean.model, None
         if length is not None:
             model, stretch = length(state.round + 1, mean, lambda each: None)
@@ -128,7 +128,7 @@ def overshot(state: ServerState, mean: Aggregated, loss: float | None) -> bool:
     relative, first = relative_norm(mean), state.first_loss
     if relative is None or relative <= PLAUSIBLE[1] or state.model.accepted or state.round >= TRIES:
         return False
-    return loss is None or first is None or not loss < (1 - EARLY) * first
+    return loss is None or first is None or not loss < first - EARLY * abs(first)
 
 
 def bad(loss: float | None, state: ServerState, everyone: bool, follows: bool) -> bool:
@@ -137,31 +137,40 @@ def bad(loss: float | None, state: ServerState, everyone: bool, follows: bool) -
     The last counts where the rate will come down.
     """
     before = state.last_loss
-    if loss is None or before is None or state.gained is None or doubled(loss, before):
-        return doubled(loss, before)
+    first = state.first_loss
+    if loss is None or before is None or state.gained is None or doubled(state, before, loss):
+        return doubled(state, before, loss)
     if everyone:
-        return loss - before > LOST * state.gained + SLACK * before
-    return follows and early(state) and state.first_loss is not None and loss > (1 + 2 * EARLY) * state.first_loss
+        return loss - before > LOST * state.gained + SLACK * abs(before)
+    return follows and early(state) and first is not None and loss > first + 2 * EARLY * abs(first)
 
 
 def ruined(loss: float | None, state: ServerState) -> bool:
     """Whether the loss is not finite, or far above all that there was."""
-    known = [each for each in (state.first_loss, state.last_loss) if each is not None]
+    known = [abs(each) for each in (state.first_loss, state.last_loss) if each is not None]
     return loss is not None and bool(known) and (not math.isfinite(loss) or loss > RUIN * max(known))
 
 
-def doubled(loss: float | None, before: float | None) -> bool:
+def doubled(state: ServerState, before: float | None, loss: float | None) -> bool:
     """Whether the loss is not finite, or has more than doubled."""
     if loss is None or before is None:
         return False
-    return not math.isfinite(loss) or loss > (1 + CLIP) * before
+    return not math.isfinite(loss) or loss > before + CLIP * size(state, before)
+
+
+def size(state: ServerState, before: float) -> float:
+    """What a change of the loss is measured by: the loss itself, or, where losses can be negative, all that was gained
+    if that is more. A likelihood is as good at -0.01 as at 0.01, and nothing has doubled between them."""
+    if before > 0 and (state.best_loss is None or state.best_loss >= 0):
+        return before
+    return max(abs(before), state.gained or 0.0)
 
 
 def early(state: ServerState) -> bool:
     """Whether hardly anything was gained yet, in the first rounds."""
     if state.gained is None or state.first_loss is None or state.round >= SOON:
         return False
-    return state.gained < EARLY * state.first_loss
+    return state.gained < EARLY * abs(state.first_loss)
 
 
 def rise(before: float | None, loss: float | None) -> str:
@@ -173,9 +182,9 @@ def usable(loss: float | None) -> float | None:
     return loss if loss is not None and math.isfinite(loss) else None
 
 
-def gain(before: float | None, loss: float | None, clipped: bool) -> float | None:
+def gain(state: ServerState, before: float | None, loss: float | None, clipped: bool) -> float | None:
     """The reward, if both losses are known."""
-    if not before or usable(loss) is None or loss is None:
+    if before is None or usable(loss) is None or loss is None or not (scale := size(state, before)):
         return None
-    reward = (before - loss) / before
+    reward = (before - loss) / scale
     return max(-CLIP, min(CLIP, reward)) if clipped else reward

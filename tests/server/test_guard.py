@@ -45,6 +45,24 @@ def test_the_reward_is_the_relative_reduction():
     assert (verdict.model, verdict.loss, verdict.reward, verdict.guard) == (NEW, 1.5, 0.25, None)
 
 
+@pytest.mark.parametrize(("before", "loss", "reward"), [
+    (-0.6, -1.1, 0.5 / 1.0),  # better by half of what was gained before, 0.4 - (-0.6)
+    (-0.6, -0.4, -0.2 / 1.0),
+    (0.01, -0.2, 1.0),  # the first that is negative: clipped
+    (-0.6, 0.5, -1.0),  # worse by more than all of it: that is what doubling means here
+])  # fmt: skip
+def test_losses_may_be_negative(before, loss, reward):
+    """Likelihoods of densities, and similarities, are."""
+    state = ServerState(4, OLD, before, {}, None, before, first_loss=0.4, best_loss=before)
+    verdict = judge(state, NEW, Measured(loss), 3, guards=True)
+    assert verdict.reward == pytest.approx(reward)
+    assert (verdict.guard is not None) == (loss == 0.5)
+    fixed = guard(tuned=False)(
+        state, Aggregate(NEW, [Accepted(0, 5, 0.1, 1.0)], [], shortened=lambda share: OLD), lambda *_: Measured(loss)
+    )
+    assert fixed.guard is None
+
+
 @pytest.mark.parametrize("loss", [4.1, math.inf, math.nan])
 def test_a_round_that_blew_up_is_rolled_back_unless_as_printed(loss):
     verdict = judge(STATE, NEW, Measured(loss), 3, guards=True)
