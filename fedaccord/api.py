@@ -15,7 +15,7 @@ from fedaccord import config
 from fedaccord.client.optimizers import MakeOptimizer
 from fedaccord.config import Settings
 from fedaccord.core.algorithm import handed_out, measuring
-from fedaccord.core.errors import DataError, FedAccordWarning, RunError
+from fedaccord.core.errors import DataError, FedAccordWarning, RunError, SettingsError
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import Method, Part
 from fedaccord.core.records import ClientData, LossFunction, Metric, Params, Prepare, RoundLog, ServerState
@@ -54,6 +54,15 @@ class History:
                 folder.append(log)
             folder.save(self.state, about=self.about)
         return folder.path
+
+
+def own_function(name: str, given: Any, expected: str) -> Any:
+    """What is no text must be a function; None: it is a text."""
+    if isinstance(given, str):
+        return None
+    if not callable(given):
+        raise SettingsError(f"{name}: expected {expected}, not {type(given).__name__}")
+    return given
 
 
 def federate(
@@ -115,15 +124,15 @@ def federate(
     settings = {
         name: ", ".join(value) if isinstance(value, list | tuple) else value for name, value in settings.items()
     }
-    make = optimizer if callable(optimizer) else None
-    predicate = None if isinstance(travels, str) else travels
+    make = own_function("optimizer", optimizer, "a name or a function (weights, lr=rate) -> Optimizer")
+    predicate = own_function("travels", travels, "patterns in one text, or a function (name, tensor) -> bool")
     resolved = config.make(
         settings,
         {
             "task": "python",
             "method": chosen.name,
-            "optimizer": optimizer if isinstance(optimizer, str) else config.OWN,
-            "travels": travels if isinstance(travels, str) else config.OWN,
+            "optimizer": config.OWN if make else optimizer,
+            "travels": config.OWN if predicate else travels,
             "split": "natural",
             "clients": len(data),
             "rounds": rounds,

@@ -8,6 +8,7 @@ Anything else: outputs and targets of one shape.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
@@ -17,8 +18,11 @@ from fedaccord.core.errors import SettingsError
 from fedaccord.core.records import LossFunction, Metric
 
 Measure = Callable[[object, Batch], float]
-Metrics = str | Sequence[str | Metric] | Mapping[str, Measure | Metric]
-"""The forms in which metrics may be asked for: names, with commas or as a list, or functions by name."""
+Metrics = str | Sequence[str | Metric] | Mapping[str, Measure | Metric | str] | Measure
+"""The forms in which metrics may be asked for: names, with commas or as a list, or functions by name, or one."""
+DIRECTIONS = ("higher", "lower")
+TAKEN = ("round", "loss", "reward", "clients", "refused", "guard", "step_norm")
+"""Names of other figures of a round."""
 
 
 def accuracy(output: Tensor, targets: Tensor) -> float:
@@ -130,31 +134,48 @@ METRICS = {
 """The metrics that may be asked for by name."""
 
 
-def metrics_of(given: Metrics | None, loss: LossFunction | None, better: str | None = None) -> tuple[Metric, ...]:
+def metrics_of(
+    given: Metrics | None, loss: LossFunction | None, better: str | None = None, known: Sequence[Metric] = ()
+) -> tuple[Metric, ...]:
     """A task's metrics, the one to judge by first: that is `better`, or the first that was given.
 
-    Without any, a classification has its accuracy, and a loss of one's own is the metric.
+    Without any, a classification has its accuracy, and a loss of one's own is the metric. `better` may also say which
+    way the first is better. `known`: metrics that have a name beside those that everybody knows.
     """
     if given is None:
         found = [METRICS["accuracy"]] if loss is None else [loss_as_metric(loss)]
     elif isinstance(given, Mapping):
-        found = [each if isinstance(each, Metric) else Metric(name, each) for name, each in given.items()]
+        found = [as_metric(name, each) for name, each in given.items()]
+    elif callable(given):
+        found = [as_metric(getattr(given, "__name__", "metric"), given)]
     else:
         names = [name.strip() for name in given.split(",")] if isinstance(given, str) else given
-        found = [each if isinstance(each, Metric) else named(each) for each in names if each]
+        found = [each if isinstance(each, Metric) else named(each, known) for each in names if each]
+    if taken := [metric.name for metric in found if metric.name in TAKEN]:
+        raise SettingsError(f"metric {taken[0]}: this name means something else in a run's log; choose another")
     if better is None:
         return tuple(found)
+    if better in DIRECTIONS:
+        return (replace(found[0], higher=better == "higher"), *found[1:])
     if better not in [metric.name for metric in found]:
-        known = ", ".join(metric.name for metric in found)
-        raise SettingsError(f"better = {better}: is none of the metrics that are measured: {known}")
+        there = ", ".join(metric.name for metric in found)
+        raise SettingsError(f"better = {better}: is none of the metrics that are measured: {there}")
     return tuple(sorted(found, key=lambda metric: metric.name != better))
 
 
-def named(name: str) -> Metric:
-    if name not in METRICS:
-        raise SettingsError(f"metric {name}: there is none of that name; there are {', '.join(METRICS)}")
-    return METRICS[name]
+def named(name: str, known: Sequence[Metric] = ()) -> Metric:
+    there = METRICS | {metric.name: metric for metric in known}
+    if name not in there:
+        raise SettingsError(f"metric {name}: there is none of that name; there are {', '.join(there)}")
+    return there[name]
+
+
+def as_metric(name: str, given: Measure | Metric | str) -> Metric:
+    """A metric under this name: one that is known, or a function."""
+    if isinstance(given, str):
+        return replace(named(given), name=name)
+    return given if isinstance(given, Metric) else Metric(name, given)
 
 
 def loss_as_metric(loss: LossFunction) -> Metric:
-    return Metric("loss", lambda output, targets: float(loss(output, targets)), higher=False)
+    return Metric("test_loss", lambda output, targets: float(loss(output, targets)), higher=False)

@@ -63,7 +63,7 @@ class Task:
     load_my_data: Callable[[int], Data] | None = None
     load_server_data: Callable[[], tuple[Data | None, Data | None]] | None = None
     collate: Collate | None = None
-    optimizer: MakeOptimizer | None = None
+    optimizer: str | MakeOptimizer | None = None
     travels: Travels | None = None
 
     def __post_init__(self) -> None:
@@ -73,8 +73,8 @@ class Task:
     def defaults(self, split: str) -> dict[str, Any]:
         """What this task sets where the user says nothing."""
         own = {"split": "natural"} if self.data is None else {}
-        own |= {"optimizer": config.OWN} if self.optimizer is not None else {}
-        own |= {"travels": config.OWN} if self.travels is not None else {}
+        for name, value in (("optimizer", self.optimizer), ("travels", self.travels)):
+            own |= {} if value is None else {name: value if isinstance(value, str) else config.OWN}
         return {**own, **self.settings, **self.schedule.get("iid" if split in ALIKE else "non-iid", {})}
 
     def resolved(self, **own: Any) -> Settings:

@@ -120,4 +120,9 @@ def test_a_client_with_a_single_example_and_batch_norm_is_told_before_anything_r
     alone = (torch.zeros(1, 3), torch.tensor([1]))
     with pytest.raises(DataError, match="client 3 has a single example"):
         federate(normed, [*blobs(), alone], rounds=1)
+    two = (torch.zeros(2, 3), torch.tensor([1, 0]))  # of which it keeps one to measure on
+    with pytest.raises(DataError, match="client 3 has a single example to train on"):
+        federate(normed, [*blobs(), two], rounds=1, client_test=0.2)
+    with pytest.raises(DataError, match="batch_size = 1, and the model cannot be trained on that"):
+        federate(normed, blobs(), rounds=1, batch_size=1)
     assert len(federate(model(), [*blobs(), alone], rounds=1, **PLAIN).rounds) == 1

@@ -12,6 +12,7 @@ from fedaccord import federate
 from fedaccord.cli import main
 from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.data import digits
+from fedaccord.runtime import weights
 from fedaccord.runtime.folder import read_metrics, read_rounds
 from fedaccord.tasks import PRESETS
 
@@ -45,8 +46,8 @@ def test_it_is_written_for_other_programs(run, kind, tmp_path, capsys):
     inputs = torch.randn(7, 1, 8, 8)  # another number of examples than it was written with
     expected = fedaccord.load(run)(inputs).detach()
     if kind == "safetensors":
-        weights = safetensors.torch.load_file(file)
-        found = torch.func.functional_call(PRESETS["digits"].model(), weights, (inputs,))
+        tensors = safetensors.torch.load_file(file)
+        found = torch.func.functional_call(PRESETS["digits"].model(), tensors, (inputs,))
     elif kind == "pt2":
         found = torch.export.load(file).module()(inputs)
     else:
@@ -57,6 +58,7 @@ def test_it_is_written_for_other_programs(run, kind, tmp_path, capsys):
         (found,) = session.run(None, {session.input_names[0]: inputs.numpy()})
         found = torch.from_numpy(found)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert [each.name for each in file.parent.iterdir()] == [file.name]  # one file, whatever the form
 
 
 def test_a_run_of_federate_wants_a_model_of_the_same_form(tmp_path):
@@ -67,6 +69,26 @@ def test_a_run_of_federate_wants_a_model_of_the_same_form(tmp_path):
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in history.model.state_dict().items())
     with pytest.raises(RunError, match="it is of another form than the run's"):
         fedaccord.load(tmp_path / "run", model=torch.nn.Linear(3, 2))
+    larger = net()
+    larger.add_module("9", torch.nn.Linear(2, 2))
+    with pytest.raises(RunError, match=r"there is no 9.bias in it: the model is of another form"):
+        fedaccord.load(tmp_path / "run", model=larger)
+
+
+def test_it_is_loaded_where_the_data_is_not(run, monkeypatch):
+    monkeypatch.setattr(digits, "load", lambda: pytest.fail("the data was read"))
+    assert fedaccord.load(run)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+
+
+def test_a_file_that_could_not_be_written_is_not_there(run, tmp_path, monkeypatch, capsys):
+    def broken(run, file, client):
+        file.write_bytes(b"half")
+        raise ValueError("no such operator\nat line 3")
+
+    monkeypatch.setattr(weights, "as_program", broken)
+    assert main(["export", str(run), "-o", str(tmp_path / "model.pt2")]) == 2
+    assert "cannot be written so: ValueError: no such operator" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_does_not_travel_is_in_the_folder_too(tmp_path):

@@ -1,10 +1,12 @@
 """Metrics by name, on cases small enough to count by hand."""
 
 import math
+from collections import namedtuple
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from fedaccord import Metric, federate
 from fedaccord.core.batches import IGNORED
@@ -78,6 +80,19 @@ def test_the_one_to_judge_by_comes_first():
         metrics_of(["f2"], None)
 
 
+def test_forms_in_which_they_are_asked_for():
+    def error(output, targets):
+        return 0.0
+
+    assert [(m.name, m.higher) for m in metrics_of(error, None, "lower")] == [("error", False)]
+    (named,) = metrics_of({"distance": "mae"}, None)
+    assert (named.name, named.higher) == ("distance", False)
+    assert metrics_of("error, f1", None, known=metrics_of(error, None))[0].measure is error
+    assert [m.name for m in metrics_of(None, cross_entropy)] == ["test_loss"]  # the log's own `loss` is another
+    with pytest.raises(SettingsError, match="metric loss: this name means something else in a run's log"):
+        metrics_of({"loss": error}, None)
+
+
 def clients():
     g = torch.Generator().manual_seed(0)
     x = torch.randn(60, 3, generator=g)
@@ -116,3 +131,19 @@ def test_batches_of_several_lengths_are_measured_as_one():
     short[..., 1] = long[..., 2] = 5
     batches = [(short, torch.tensor([[1, 1]])), (long, torch.tensor([[2, 2, 2, 0]]))]
     assert metrics_on(batches, [METRICS["accuracy"]]) == {"accuracy": 5 / 6}
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.uint8, torch.bool])
+def test_numbers_of_several_lengths_are_measured_batch_by_batch(kind):
+    """There is no number that would say: nothing here. Every answer is off by 2, of whatever length."""
+    batches = [(torch.full((n, places), 3.0), torch.ones(n, places).to(kind)) for n, places in ((2, 3), (1, 7))]
+    off = Metric("off", lambda output, targets: float((output - targets.float()).mean()))
+    assert metrics_on(batches, [off]) == {"off": 2.0}
+
+
+def test_outputs_may_be_nested_and_named_and_hold_nothing():
+    Output = namedtuple("Output", "scores state extra")
+    scores, state = torch.eye(3), torch.zeros(3, 2)
+    batches = [(Output(scores, (state, [state]), None), torch.tensor([0, 1, 0]))] * 2
+    metric = Metric("mine", lambda output, targets: float((output.scores.argmax(1) == targets).double().mean()))
+    assert metrics_on(batches, [metric]) == {"mine": pytest.approx(2 / 3)}

@@ -56,6 +56,9 @@ def test_a_choice_that_makes_no_sense_is_told():
         travel_of(net(), "1.running*")
     with pytest.raises(SettingsError, match="no normalisation layer"):
         travel_of(nn.Linear(2, 2), "no-norm")
+    for given in (None, ["0.*"]):
+        with pytest.raises(SettingsError, match="travels: expected patterns in one text, or a function"):
+            federate(net(), clients(), travels=given)
 
 
 def clients(count=3, each=40):

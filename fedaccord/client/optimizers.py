@@ -59,7 +59,7 @@ class ClientOptimizer:
         weights: list[Any] = [*own, *beside]
         more: dict[str, Any] = {}
         if inspect.isclass(make) and "weight_decay" in inspect.signature(make).parameters:
-            more = {"weight_decay": hyper.weight_decay}
+            more = {"weight_decay": hyper.weight_decay} if hyper.weight_decay else {}  # else its own
             weights = [{"params": list(own)}, {"params": list(beside), "weight_decay": 0.0}][: 2 if beside else 1]
         if self.make is None:
             more |= {"momentum": hyper.momentum, "nesterov": self.nesterov and hyper.momentum > 0}

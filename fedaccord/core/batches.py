@@ -15,10 +15,11 @@ Batch = Any
 
 
 def leaves(batch: Batch) -> list[Tensor]:
-    """Its tensors, in order."""
+    """Its tensors, in order. A model's output may also be nested, or hold things that are no tensors."""
     if isinstance(batch, Tensor):
         return [batch]
-    return list(batch.values() if isinstance(batch, dict) else batch)
+    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, tuple | list) else ()
+    return [leaf for part in parts for leaf in leaves(part)]
 
 
 def named_leaves(batch: Batch) -> list[tuple[str, Tensor]]:
@@ -33,8 +34,11 @@ def mapped(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, dict):
-        return {name: change(value) for name, value in batch.items()}
-    return tuple(change(value) for value in batch)
+        return {name: mapped(change, value) for name, value in batch.items()}
+    if not isinstance(batch, tuple | list):
+        return batch
+    parts = [mapped(change, value) for value in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)  # a named tuple keeps its names
 
 
 def like(form: Batch, tensors: Sequence[Tensor]) -> Batch:

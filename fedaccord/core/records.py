@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedaccord.core.batches import Batch, count, leaves, mapped, plain, together
-from fedaccord.core.errors import MethodError, TaskError
+from fedaccord.core.errors import MethodError, TaskError, first_line
 
 Params = dict[str, Tensor]
 """Tensors by name: a model's state (parameters and persistent buffers), or one package of a method."""
@@ -144,14 +144,26 @@ class Metric:
         try:
             return float(self.measure(outputs, targets))
         except Exception as error:
-            raise TaskError(f"metric {self.name} failed: {type(error).__name__}: {error}") from error
+            raise TaskError(f"metric {self.name} failed: {type(error).__name__}: {first_line(error)}") from error
 
 
 def metrics_on(batches: Iterable[tuple[Any, Batch]], metrics: Sequence[Metric]) -> dict[str, float]:
-    """The metrics, by name, of a model's (outputs, targets); one that is not a number is left out."""
-    columns = (together([plain(batch) for batch in side]) for side in zip(*batches, strict=True))
-    outputs, targets = columns
-    found = {metric.name: metric.of(outputs, targets) for metric in metrics}
+    """The metrics, by name, of a model's (outputs, targets); one that is not a number is left out.
+
+    Of batches of several lengths whose targets are no class numbers, which could say where there is none, it is the
+    mean over the batches, each by its examples.
+    """
+    pairs = [(plain(outputs), plain(targets)) for outputs, targets in batches]
+    lengths = {tuple(leaf.shape[1:] for leaf in leaves(targets)) for _, targets in pairs}
+    numbers = all(leaf.dtype == torch.int64 for leaf in leaves(pairs[0][1]))
+    if len(lengths) == 1 or numbers:
+        outputs, targets = (together(side) for side in zip(*pairs, strict=True))
+        pairs = [(outputs, targets)]
+    sizes = [count(targets) for _, targets in pairs]
+    found = {
+        metric.name: math.fsum(n * metric.of(*pair) for n, pair in zip(sizes, pairs, strict=True)) / sum(sizes)
+        for metric in metrics
+    }
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 

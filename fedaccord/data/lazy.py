@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from fedaccord.core.batches import count, is_batch, mapped
-from fedaccord.core.errors import DataError, FedAccordError
+from fedaccord.core.errors import DataError, FedAccordError, first_line
 from fedaccord.core.files import let_go_of_locks
 from fedaccord.core.processes import die_with
 from fedaccord.core.records import Examples
@@ -118,7 +118,8 @@ class LazyExamples:
         except FedAccordError:
             raise
         except Exception as error:  # whatever a user's Dataset raises
-            raise DataError(f"{self.label}: item {number} cannot be read: {type(error).__name__}: {error}") from error
+            told = f"{type(error).__name__}: {first_line(error)}"
+            raise DataError(f"{self.label}: item {number} cannot be read: {told}") from error
 
     def made(self, items: list[Any], numbers: Sequence[int]) -> Examples:
         """A batch of these items, checked; `numbers`: which they are."""
@@ -127,7 +128,7 @@ class LazyExamples:
         except FedAccordError as error:
             raise DataError(f"{self.label}: {error}") from None
         except Exception as error:  # whatever a user's function raises
-            raise DataError(f"{self.label}: collate failed: {type(error).__name__}: {error}") from error
+            raise DataError(f"{self.label}: collate failed: {type(error).__name__}: {first_line(error)}") from error
         if not (isinstance(made, tuple | list) and len(made) == 2 and all(map(is_batch, made))):
             raise DataError(
                 f"{self.label}: collate gives {described(made)}, expected a pair (inputs, targets), each a tensor or "

@@ -13,7 +13,7 @@ from torch import nn
 from fedaccord.client.optimizers import ClientOptimizer, by_name, check_settings
 from fedaccord.client.side import ClientSide
 from fedaccord.client.training import Site
-from fedaccord.config import FIELDS, Settings
+from fedaccord.config import FIELDS, OWN, Settings
 from fedaccord.core.algorithm import LAST, Experiment, cohort_size
 from fedaccord.core.batches import clone
 from fedaccord.core.errors import SettingsError
@@ -28,10 +28,10 @@ from fedaccord.engines.choose import Request, choose
 from fedaccord.methods.registry import find
 from fedaccord.objectives import classification, objective_of
 from fedaccord.policy.schedule import FixedSchedule, Replay
-from fedaccord.runtime.checks import check_model, find_device, lay_out
+from fedaccord.runtime.checks import check_alone, check_model, find_device, lay_out
 from fedaccord.runtime.entropy import settle_entropy
 from fedaccord.runtime.folder import read_rounds, read_settings
-from fedaccord.runtime.parts import Parts, by_clients, parts_of
+from fedaccord.runtime.parts import Parts, by_clients, own_travels, parts_of
 from fedaccord.runtime.start import start_model
 from fedaccord.server.chain import ServerChain
 from fedaccord.server.evaluate import ClientLosses, Evaluator
@@ -125,6 +125,7 @@ def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
     lay_out(model, example)
     travel = travel_of(model, travels_of(parts))
     trained, tests = held_back(clients, settings.client_test, settings.seed)
+    check_alone(model, trained, settings.batch_size, prepare, device)
     site = Site(
         model,
         ClientSide(parts.method, Built(model, example, settings.values(), travel)),
@@ -184,7 +185,8 @@ def start_at_home(site: Site) -> None:
 def optimizer_of(parts: Parts) -> ClientOptimizer:
     """What the clients step with: the task's own function, or what the settings name."""
     settings = parts.settings
-    make = parts.optimizer or by_name(settings.optimizer)
+    own = parts.optimizer if settings.optimizer == OWN else None
+    make = own or by_name(settings.optimizer)
     tuned = parts.method.tunes(settings.values())
     momentum = 1.0 if "momentum" in tuned else settings.momentum
     check_settings(make, momentum, settings.nesterov, settings.weight_decay)
@@ -204,7 +206,7 @@ def optimizer_state(site: Site, hyper: Hyper) -> Packages:
 
 def travels_of(parts: Parts) -> Travels:
     """Which of the model's tensors travel: the task's own predicate, or what the settings say."""
-    return parts.travels or parts.settings.travels
+    return own_travels(parts.travels, parts.settings)
 
 
 def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -> Experiment:

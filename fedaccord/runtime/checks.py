@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedaccord.core.batches import Batch, clone, leaves, output_of
-from fedaccord.core.errors import DataError, FedAccordError, SettingsError
+from fedaccord.core.errors import DataError, FedAccordError, SettingsError, first_line
 from fedaccord.core.records import ClientData, Examples, LossFunction, Prepare
 from fedaccord.core.seeds import global_seed
 from fedaccord.data.sets import check_classes
@@ -49,10 +49,6 @@ def check_model(
         check_scores(output, two.targets, held)
     else:
         check_loss(loss, output, two.targets)
-    for number, client in enumerate(clients):
-        if len(client) == 1:
-            check_alone(model, number, prepare(clone(client[:1].to(device).inputs), None))
-            break
 
 
 def check_scores(output: object, targets: Tensor, held: Sequence[ClientData]) -> None:
@@ -83,14 +79,20 @@ def check_loss(loss: LossFunction, output: Any, targets: Batch) -> None:
 
 
 @torch.no_grad()
-def check_alone(model: nn.Module, client: int, inputs: Batch) -> None:
-    """A batch of one is too little for a BatchNorm over features."""
+def check_alone(
+    model: nn.Module, clients: Sequence[ClientData], batch_size: int, prepare: Prepare, device: torch.device
+) -> None:
+    """A batch of one is too little for a BatchNorm over features: whether somebody trains on such."""
+    number = next((n for n, client in enumerate(clients) if min(len(client), batch_size) == 1), None)
+    if number is None:
+        return
     try:
-        output_of(copy.deepcopy(model).train(), inputs)
+        output_of(copy.deepcopy(model).train(), prepare(clone(clients[number][:1].to(device).inputs), None))
     except ValueError as error:
+        has = f"client {number} has a single example to train on" if batch_size > 1 else "batch_size = 1"
         raise DataError(
-            f"client {client} has a single example, and the model cannot be trained on that: {error}; give it another "
-            "example, leave it out, or use GroupNorm or LayerNorm in place of BatchNorm"
+            f"{has}, and the model cannot be trained on that: {first_line(error)}; more examples, or GroupNorm or "
+            "LayerNorm in place of BatchNorm, would help"
         ) from error
 
 

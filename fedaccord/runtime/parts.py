@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedaccord.client.optimizers import MakeOptimizer
-from fedaccord.config import Settings
+from fedaccord.config import OWN, Settings
 from fedaccord.core.errors import DataError, FedAccordError, SettingsError
 from fedaccord.core.protocols import Method
 from fedaccord.core.records import ClientData, Examples, LossFunction, Metric, Prepare
@@ -57,9 +57,14 @@ def by_clients(settings: Settings) -> Settings:
     return replace(settings, evaluate="clients", client_test=settings.client_test or OWN_TEST)
 
 
+def own_travels(predicate: Travels | None, settings: Settings) -> Travels:
+    """The task's own predicate, unless the settings name something else."""
+    return predicate if settings.travels == OWN and predicate is not None else settings.travels
+
+
 def with_home_settled(task: Task, settings: Settings) -> Settings:
     """The same, if this task's model has such a part: then the server is given no examples that it could not use."""
-    travels = task.travels or settings.travels
+    travels = own_travels(task.travels, settings)
     if travels in (ALL, TRAINABLE) or not travel_of(build(task, settings), travels).home:
         return settings
     return by_clients(settings)
@@ -117,7 +122,9 @@ def assembled(
 ) -> Parts:
     """A task's model, method, loss and metrics, with this data."""
     method = with_server_steps(find(settings.method), settings.values())
-    metrics = metrics_of(settings.metrics or task.metrics, task.loss, None if settings.metrics else task.better)
+    metrics = metrics_of(task.metrics, task.loss, task.better)
+    if settings.metrics:
+        metrics = metrics_of(settings.metrics, task.loss, known=metrics)
     return Parts(
         settings,
         method,
@@ -128,7 +135,7 @@ def assembled(
         test,
         task.loss,
         metrics,
-        task.optimizer,
+        None if isinstance(task.optimizer, str) else task.optimizer,
         task.travels,
     )
 

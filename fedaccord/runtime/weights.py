@@ -1,10 +1,12 @@
 """The trained model of a run folder: its weights, the model with them, and files for other programs."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedaccord.client.store import ClientStore
 from fedaccord.core.algorithm import LAST
@@ -86,11 +88,14 @@ def load(run: str | Path, model: nn.Module | None = None, client: int | None = N
             raise SettingsError(f"{run}: is a run of federate(): give a model of the same form, load(run, model=...)")
         task = find_task(settings.task, settings.image_size)
         model = build(task, settings)
-        settle_sizes(model, task.prepare(example_of(task, settings).inputs, None), settings.seed)
+        if any(map(is_lazy, [*model.parameters(), *model.buffers()])):  # nothing else needs the data
+            settle_sizes(model, task.prepare(example_of(task, settings).inputs, None), settings.seed)
     own = model.state_dict()
     odd = [name for name, value in params.items() if name not in own or own[name].shape != value.shape]
     if odd:
         raise RunError(f"{run}: the model has no {odd[0]} of that shape: it is of another form than the run's")
+    if more := sorted(own.keys() - params.keys()):
+        raise RunError(f"{run}: there is no {more[0]} in it: the model is of another form than the run's")
     load_params(model, params)
     return model.eval()
 
@@ -102,7 +107,11 @@ def export(run: Path, file: Path, client: int | None = None) -> str:
         raise SettingsError(f"{file}: expected a name that ends in .safetensors, .pt2 or .onnx")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        return write(run, file, client)
+        with TemporaryDirectory(dir=file.parent) as beside:  # the file is there only if it is right
+            written = Path(beside) / file.name
+            told = write(run, written, client)
+            written.replace(file)
+        return told
     except OSError as error:
         raise RunError(f"{file}: cannot be written: {error.strerror}") from None
     except FedAccordError:
@@ -124,7 +133,7 @@ def as_program(run: Path, file: Path, client: int | None) -> str:
     program = torch.export.export(model, *called(inputs), dynamic_shapes=any_batch(inputs))
     torch.export.save(program, file)
     again = torch.export.load(file).module()
-    return same(file, model, inputs, output_of(again, inputs))
+    return same(model, inputs, output_of(again, inputs))
 
 
 def as_onnx(run: Path, file: Path, client: int | None) -> str:
@@ -136,12 +145,14 @@ def as_onnx(run: Path, file: Path, client: int | None) -> str:
     model, inputs = with_example(run, client)
     args, kwargs = called(inputs)
     shapes = any_batch(inputs)
-    torch.onnx.export(model, args, file, kwargs=kwargs, dynamic_shapes=shapes, dynamo=True, verbose=False)
+    torch.onnx.export(
+        model, args, file, kwargs=kwargs, dynamic_shapes=shapes, dynamo=True, verbose=False, external_data=False
+    )
     onnx.checker.check_model(file)
     session = ReferenceEvaluator(onnx.load(file))
     names = [each.name for each in session.proto_.graph.input]
     found = session.run(None, dict(zip(names, (each.numpy() for each in leaves(inputs)), strict=True)))
-    return same(file, model, inputs, tuple(map(torch.from_numpy, found)))
+    return same(model, inputs, tuple(map(torch.from_numpy, found)))
 
 
 def with_example(run: Path, client: int | None) -> tuple[nn.Module, Any]:
@@ -167,12 +178,11 @@ def any_batch(inputs: Any) -> Any:
 
 
 @torch.no_grad()
-def same(file: Path, model: nn.Module, inputs: Any, found: Any) -> str:
-    """Run the model itself on the same inputs: what was written must give the same but for rounding, or it goes."""
+def same(model: nn.Module, inputs: Any, found: Any) -> str:
+    """Run the model itself on the same inputs: what was written must give the same but for rounding."""
     own = leaves(output_of(model, mapped(torch.clone, inputs)))
     apart = max(float((one - other).abs().max()) for one, other in zip(own, leaves(found), strict=True))
     size = max(1.0, *(float(each.abs().max()) for each in own))
     if not apart <= 1e-3 * size:
-        file.unlink()
-        raise RunError(f"{file}: what was written gave other outputs than the model, by {apart:.3g}")
+        raise ValueError(f"what was written gave other outputs than the model, by {apart:.3g}")
     return f"its outputs for two examples differ from the model's by {apart:.1g} at most"

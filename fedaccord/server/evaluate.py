@@ -3,7 +3,7 @@
 import copy
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,12 +40,12 @@ class Evaluator:
             ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) if workers > 1 else None
         )
 
-    def outputs(self, params: Params) -> list[tuple[Any, Batch]]:
-        """The model's output and the targets for each batch of the set."""
+    def outputs(self, params: Params) -> Iterator[tuple[Any, Batch]]:
+        """The model's output and the targets for each batch of the set; those of a Dataset one after the other."""
         load_params(self.model, params)
         # a Dataset is read by one thread only: it need not stand several
         each = map if self.threads is None or not isinstance(self.examples, Examples) else self.threads.map
-        return list(each(self.output, range(0, len(self.examples), EVAL_BATCH)))
+        return iter(each(self.output, range(0, len(self.examples), EVAL_BATCH)))
 
     @torch.no_grad()
     def output(self, first: int) -> tuple[Any, Batch]:

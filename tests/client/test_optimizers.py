@@ -1,6 +1,7 @@
 """The clients' step against torch's own optimizers, and what is kept of one between rounds."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from fedaccord.client.optimizers import STATE, ClientOptimizer
 from fedaccord.client.training import minibatches, train
 from fedaccord.core.errors import SettingsError, TaskError
 from fedaccord.core.records import Order
+from fedaccord.runtime.build import optimizer_of, travels_of
 from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.parts import parts_of
 from fedaccord.tasks import PRESETS
 
 
@@ -129,6 +132,31 @@ def test_what_is_no_optimizer_is_told():
         trained(nesterov=True)
     with pytest.raises(SettingsError, match="engine = stacked: the clients step by an optimizer of torch's"):
         trained(optimizer="adam", engine="stacked")
+
+
+def test_weight_decay_is_the_optimizers_own_unless_it_is_set():
+    """AdamW's is 0.01; Adam has none."""
+    weights = [nn.Parameter(torch.ones(2))]
+    own = {make: ClientOptimizer(make).made(weights, [], Hyper(lr=0.1, steps=1)).defaults["weight_decay"] for make in (
+        torch.optim.Adam, torch.optim.AdamW)}  # fmt: skip
+    assert list(own.values()) == [0, 0.01]
+    said = ClientOptimizer(torch.optim.AdamW).made(weights, [], Hyper(lr=0.1, steps=1, weight_decay=0.5))
+    assert said.defaults["weight_decay"] == 0.5
+
+
+@pytest.mark.parametrize("given", [None, torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)])
+def test_an_optimizer_is_a_name_or_a_function(given):
+    with pytest.raises(SettingsError, match=r"optimizer: expected a name or a function \(weights, lr=rate\)"):
+        trained(optimizer=given)
+
+
+def test_what_the_command_line_says_wins_over_the_task(monkeypatch):
+    own = replace(PRESETS["digits"], optimizer="adam", travels=lambda name, tensor: "bias" not in name)
+    assert (own.resolved().optimizer, own.resolved().travels) == ("adam", "own")
+    parts = parts_of(own, own.resolved(method="FA"))
+    assert (optimizer_of(parts).make, travels_of(parts)) == (torch.optim.Adam, own.travels)
+    parts = parts_of(own, own.resolved(method="FA", optimizer="sgd", travels="all"))
+    assert (optimizer_of(parts).make, travels_of(parts)) == (None, "all")
 
 
 def test_what_is_trained_beside_the_model_does_not_decay():
