@@ -188,7 +188,7 @@ class Pace:
         pace = {**pace, "rounds": pace["rounds"] + pace["run_in"], "earned": earned}
         pace["relative"] = seen.relative
         passes, rounds = TELLING
-        if seen.cosine is not None and len(pace["cosines"]) < min(passes * self.lap, rounds):
+        if seen.cosine is not None and len(pace["cosines"]) < min(passes * self.span, rounds):
             pace["cosines"] = [*pace["cosines"], seen.cosine]
         if self.late:
             if seen.turn is not None and (seen.stretch is None or seen.stretch.taken < FAR):
@@ -208,8 +208,8 @@ class Pace:
         cosines = pace["cosines"]
         if not cosines:
             return 0.0
-        passes = [cosines[first : first + self.lap] for first in range(0, len(cosines), self.lap)]
-        whole = [each for each in passes if len(each) == self.lap] or passes
+        passes = [cosines[first : first + self.span] for first in range(0, len(cosines), self.span)]
+        whole = [each for each in passes if len(each) == self.span] or passes
         return float(np.interp(min(np.mean(each) for each in whole), [OPPOSED, ALIKE], [0.0, 1.0]))
 
     def iterations(self, pace: State, mu: list[float]) -> tuple[State, list[float]]:
