@@ -4,6 +4,7 @@ Two signals. The server looks for the length of its step (server/stretch.py): wh
 clients' mean, their rate is too low; where it keeps wanting less, too high. And the clients' steps have directions:
 opposed clients want few iterations, alike ones many. Opposed clients can look alike for a round (when all of them mend
 the same overshoot), but alike clients never look opposed for a whole pass, so the pass with the smallest mean decides.
+A server without a set cannot look for a length; then two of its steps in a row that go the same way say: longer.
 
 A run begins with a run-in, a pass over the clients at a time: the rate doubles until the server wants no more. It
 begins in the middle of the grid or where it was told to; if the clients then go too far for the size of the model, or
