@@ -84,6 +84,13 @@ def test_a_replay_of_a_tuned_run_is_that_run(tmp_path, changes):
         simulation("FA", replay=str(tmp_path / "absent"))
 
 
+def test_so_is_one_without_a_servers_set(tmp_path):
+    tuned, _, _ = finish(tmp_path / "tuned", simulation(evaluate="clients"))
+    assert any(line["stretch"] for line in read_rounds(tmp_path / "tuned"))
+    replayed, _, _ = finish(tmp_path / "again", simulation("FA", replay=str(tmp_path / "tuned"), evaluate="clients"))
+    assert replayed == tuned
+
+
 def test_the_log_says_all_of_a_decision(tmp_path):
     finish(tmp_path / "run", simulation(precision=85.0, **PLAIN))
     lines = list(read_rounds(tmp_path / "run"))

@@ -265,15 +265,13 @@ def turn_of(before: Snapshot | None, here: Snapshot, there: Snapshot) -> float |
     """The cosine between two steps in a row; None: the first is not kept, or one of them leads nowhere."""
     if before is None:
         return None
-    names = [name for name, w in here.params.items() if w.is_floating_point()]
-    first = [(here.params[name] - before.params[name]).double().flatten() for name in names]
-    second = [(there.params[name] - here.params[name]).double().flatten() for name in names]
-
-    def product(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
-        return math.fsum(float(x @ y) for x, y in zip(a, b, strict=True))
-
-    lengths = math.sqrt(product(first, first) * product(second, second))
-    return finite(product(first, second) / lengths) if lengths else None
+    products = []
+    for name, w in here.params.items():
+        if w.is_floating_point():
+            a, b = (step.double().flatten() for step in (w - before.params[name], there.params[name] - w))
+            products.append((float(a @ b), float(a @ a), float(b @ b)))
+    along, first, second = map(math.fsum, zip(*products, strict=True))
+    return finite(along / math.sqrt(first * second)) if first and second else None
 
 
 def extremes(state: ServerState, loss: float | None) -> tuple[float | None, float | None]:

@@ -136,8 +136,7 @@ def bad(loss: float | None, state: ServerState, everyone: bool, follows: bool) -
 
     The last counts where the rate will come down.
     """
-    before = state.last_loss
-    first = state.first_loss
+    before, first = state.last_loss, state.first_loss
     if loss is None or before is None or state.gained is None or doubled(state, before, loss):
         return doubled(state, before, loss)
     if everyone:
