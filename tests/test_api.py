@@ -101,7 +101,7 @@ BAD = [
     ([(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))], {}, DataError, "no client has any data"),
     ([(torch.zeros(3, 3), torch.tensor([0, 1, 7]))], {}, DataError, "8 or more class scores"),
     ([(torch.zeros(3, 4), torch.tensor([0, 1, 2]))], {}, DataError, "cannot be run on the clients' inputs"),
-    ([(torch.zeros(3, 3).double(), torch.tensor([0, 1, 2]))], {}, DataError, "cannot be run on the clients' inputs"),
+    ([(torch.zeros(3, 3).double(), torch.tensor([0, 1, 2]))], {}, DataError, "give inputs.float"),
     (blobs(), {"validation": (torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))}, DataError, "set is empty"),
     (blobs(), {"validation": (torch.full((2, 3), torch.nan), torch.tensor([0, 1]))}, DataError, "not finite"),
     (blobs(), {"method": "X"}, SettingsError, "methods are FA"),

@@ -42,13 +42,22 @@ def check_model(
     except FedAccordError:
         raise
     except Exception as error:  # whatever a user's model raises
-        raise DataError(f"the model cannot be run on the clients' inputs: {error}") from error
+        raise DataError(f"the model cannot be run on the clients' inputs: {error}{hint(model, two)}") from error
     finally:
         model.train(was_training)
     if loss is None:
         check_scores(output, two.targets, held)
     else:
         check_loss(loss, output, two.targets)
+
+
+def hint(model: nn.Module, examples: Examples) -> str:
+    """What to do about inputs of double precision; nothing if they are not what is wrong."""
+    own = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
+    double = any(tensor.dtype == torch.float64 for tensor in leaves(examples.inputs))
+    if not double or torch.float64 in own:
+        return ""
+    return "; the inputs are float64 and the weights are not: give inputs.float(), or model.double()"
 
 
 def check_scores(output: object, targets: Tensor, held: Sequence[ClientData]) -> None:

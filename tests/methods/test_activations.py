@@ -174,6 +174,20 @@ def test_a_recurrent_layer_is_one_of_interest_with_its_output_sequence(kind, nam
     assert torch.allclose(loss, by_hand)
 
 
+def test_a_packed_sequence_is_told_of_in_one_line():
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gru = nn.GRU(3, 4, batch_first=True)
+
+        def forward(self, x):
+            packed = nn.utils.rnn.pack_padded_sequence(x, [5, 2], batch_first=True)
+            return self.gru(packed)[1][-1]
+
+    with pytest.raises(MatchingError, match="'gru#1' runs on a packed sequence.* give it the padded tensor"):
+        observe(Packed(), torch.randn(2, 5, 3))
+
+
 class Fused(nn.Module):
     """A picture and a table, joined in the end."""
 

@@ -112,6 +112,11 @@ class Recorder(TorchFunctionMode):
                 self.give("", result, self.tokens)
         elif name in RECURRENT:
             self.counts[name] += 1
+            if result[0].dim() == 2 and not args[1].is_floating_point():  # (values of all places, how many at each ...)
+                raise MatchingError(
+                    f"layer '{name}#{self.counts[name]}' runs on a packed sequence, whose examples cannot be told "
+                    "apart: give it the padded tensor"
+                )
             self.tokens = True
             self.events.append(Weighted("recurrent", tokens=True))
             inside = self.path[-1] if self.path else ""
