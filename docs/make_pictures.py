@@ -1,4 +1,4 @@
-"""Make the pictures of the README, and put the published tables into it: `make pictures`."""
+"""Make the pictures of the README, and put the published tables into docs/results.md: `make pictures`."""
 
 import re
 import shutil
@@ -42,17 +42,17 @@ def main() -> None:
     assert skewed.counts is not None
     draw(skewed.counts, skewed.classes, "digits, split dirichlet, alpha 0.1, 20 clients", DOCS / "split")
     page_picture()
-    put_tables(DOCS.parent / "README.md")
+    put_tables(DOCS / "results.md")
 
 
-def put_tables(readme: Path) -> None:
+def put_tables(page: Path) -> None:
     """Between `<!-- table NAME -->` and `<!-- end -->`: results/tables/NAME.md without its heading."""
 
     def table(found: re.Match[str]) -> str:
         text = (DOCS.parent / "results" / "tables" / f"{found[1]}.md").read_text()
         return f"<!-- table {found[1]} -->\n{text.split(chr(10) * 2, 1)[1]}<!-- end -->"
 
-    readme.write_text(re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", table, readme.read_text(), flags=re.DOTALL))
+    page.write_text(re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", table, page.read_text(), flags=re.DOTALL))
 
 
 def page_picture() -> None:
