@@ -138,10 +138,10 @@ def test_canaries_in_the_data_are_in_nothing_that_leaves_a_client(method, tmp_pa
     """In what is sent (declared slots only), and in every file of the server."""
     canaries = torch.rand(2 * CANARIES, generator=torch.Generator().manual_seed(0))
     inputs = canaries.view(-1, 20)  # (examples, features)
-    clients = [(inputs[n::2], torch.arange(len(inputs[n::2])) % 2) for n in range(2)]
+    clients = [(inputs[n::2], torch.arange(len(inputs[n::2])) % 3) for n in range(2)]
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(20, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-    slots = {"SCAFFOLD": {"SCAFFOLD.change", "SCAFFOLD.size"}}.get(method, set())
+    model = torch.nn.Sequential(torch.nn.Linear(20, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    slots = {"SCAFFOLD": {"SCAFFOLD.change", "SCAFFOLD.size"}, "FedExP": {"FedExP.square"}}.get(method, set())
     sent = []
     with pytest.MonkeyPatch.context() as patch:
         whole = SerialEngine.train

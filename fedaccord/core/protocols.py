@@ -263,6 +263,7 @@ class Part:
     cost = 1.0  # of a client's step, roughly, as a multiple of a plain one
     settings: tuple[Setting, ...] = ()
     slots = Slots()
+    sets_length = False  # whether it decides how far the server goes, so that nobody else may look for a length
 
     def client(self, built: Built) -> ClientPart | None:
         return None
@@ -325,8 +326,8 @@ class Method:
         return {name for part in self.parts for name in part.tunes(settings)}
 
     def stretches(self, settings: Mapping[str, Any]) -> bool:
-        """Whether one of its parts has the server look for the length of its step."""
-        return any(part.stretches(settings) for part in self.parts)
+        """Whether one of its parts has the server look for the length of its step, and none sets it by itself."""
+        return any(part.stretches(settings) for part in self.parts) and not any(p.sets_length for p in self.parts)
 
     def follows(self, settings: Mapping[str, Any]) -> bool:
         """Whether the policy of one of its parts lowers the rate after a round that did harm."""

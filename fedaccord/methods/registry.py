@@ -16,6 +16,10 @@ LISTED = (
     "fedopt.FedAvgM",
     "fedopt.FedAdam",
     "fedopt.FedYogi",
+    "fedexp.FedExP",
+    "feddyn.FedDyn",
+    "moon.Moon",
+    "fedntd.FedNTD",
 )
 """Each part's file and class in this package: to add one, add a line here."""
 

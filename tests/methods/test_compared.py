@@ -1,0 +1,200 @@
+"""The methods people compare with, each against its algorithm written out on a small network in float64."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedaccord import config
+from fedaccord.client.training import minibatches
+from fedaccord.core.algorithm import run_round, start
+from fedaccord.core.errors import MatchingError, SettingsError
+from fedaccord.core.params import read_params
+from fedaccord.core.records import Examples, Order
+from fedaccord.data.prepare import as_stored
+from fedaccord.methods.registry import find
+from fedaccord.runtime.build import hyper_of, simulation_of
+from fedaccord.runtime.parts import Parts
+from fedaccord.server.steps import with_server_steps
+
+LR, STEPS, ROUNDS, CLIENTS = 0.3, 3, 3, 5
+
+
+def sites():
+    draw = torch.Generator().manual_seed(3)
+    shift = 2 * torch.randn(CLIENTS, 1, 4, generator=draw)
+    return [
+        Examples(
+            (torch.randn(8 + n, 4, generator=draw) + shift[n]).double(), torch.randint(0, 3, (8 + n,), generator=draw)
+        )
+        for n in range(CLIENTS)
+    ]
+
+
+def network():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def setup(name, **settings):
+    values = {"method": name, "clients": CLIENTS, "split": "natural", "evaluate": "clients", "lr": LR, "steps": STEPS,
+              "batch_size": 4, "entropy_weight": 0.0, "engine": "serial", "rounds": ROUNDS, **settings}  # fmt: skip
+    made = config.make(values)
+    method = with_server_steps(find(name), made.values())
+    return simulation_of(Parts(made, method, network(), as_stored, sites(), None, None))
+
+
+def hidden(w, x):
+    return torch.tanh(x @ w["0.weight"].T + w["0.bias"])
+
+
+def scores(w, x):
+    return hidden(w, x) @ w["2.weight"].T + w["2.bias"]
+
+
+def zeros(w):
+    return {name: torch.zeros_like(value) for name, value in w.items()}
+
+
+class Plain:
+    """Federated averaging written out; the methods below change one of its steps."""
+
+    def __init__(self, w):
+        self.w = w
+
+    def loss(self, client, y, x, targets):
+        return cross_entropy(scores(y, x), targets)
+
+    def ended(self, client, y):
+        pass
+
+    def server(self, ends, weights):
+        """`weights`: n_i / n."""
+        return self.mean(ends, weights)
+
+    def mean(self, ends, weights):
+        return {name: sum(p * y[name] for p, y in zip(weights, ends.values(), strict=True)) for name in self.w}
+
+    def round(self, batches, data):
+        """`batches`: client -> the examples of each of its steps."""
+        ends = {}
+        for client, steps in batches.items():
+            y = {name: value.clone().requires_grad_() for name, value in self.w.items()}
+            for index in steps:
+                loss = self.loss(client, y, data[client].inputs[index], data[client].targets[index])
+                slopes = torch.autograd.grad(loss, list(y.values()))
+                y = {n: (v - LR * g).detach().requires_grad_() for (n, v), g in zip(y.items(), slopes, strict=True)}
+            ends[client] = {name: value.detach() for name, value in y.items()}
+        counts = np.array([len(data[client].targets) for client in ends])
+        new = self.server(ends, (counts / counts.sum()).tolist())
+        for client, y in ends.items():
+            self.ended(client, y)
+        self.w = new
+
+
+class FedExP(Plain):
+    def server(self, ends, weights):
+        mean = self.mean(ends, weights)
+        squares = [sum(float((y[n] - self.w[n]).square().sum()) for n in self.w) for y in ends.values()]
+        short = sum(float((mean[n] - self.w[n]).square().sum()) for n in self.w)
+        self.eta = max(1.0, sum(squares) / (2 * len(ends) * (short + 1e-3)))
+        return {n: self.w[n] + self.eta * (mean[n] - self.w[n]) for n in self.w}
+
+
+class FedDyn(Plain):
+    ALPHA = 0.1
+
+    def __init__(self, w):
+        super().__init__(w)
+        self.h, self.g = zeros(w), {}
+
+    def loss(self, client, y, x, targets):
+        g = self.g.setdefault(client, zeros(self.w))
+        linear = sum((g[n] * y[n]).sum() for n in y)
+        near = sum((y[n] - self.w[n]).square().sum() for n in y)
+        return super().loss(client, y, x, targets) - linear + self.ALPHA / 2 * near
+
+    def server(self, ends, weights):
+        mean = self.mean(ends, weights)
+        self.h = {n: self.h[n] - self.ALPHA * len(ends) / CLIENTS * (mean[n] - self.w[n]) for n in self.w}
+        return {n: mean[n] - self.h[n] / self.ALPHA for n in self.w}
+
+    def ended(self, client, y):
+        self.g[client] = {n: self.g[client][n] - self.ALPHA * (y[n] - self.w[n]) for n in y}
+
+
+class FedNTD(Plain):
+    def loss(self, client, y, x, targets):
+        total = 0.0
+        for one, other, true in zip(scores(y, x), scores(self.w, x), targets.tolist(), strict=True):
+            rest = [c for c in range(3) if c != true]
+            q, q_g = one[rest].softmax(0), other[rest].softmax(0)
+            total = total + (q_g * (q_g / q).log()).sum()
+        return super().loss(client, y, x, targets) + total / len(targets)
+
+
+class Moon(Plain):
+    def __init__(self, w):
+        super().__init__(w)
+        self.previous = {}
+
+    def loss(self, client, y, x, targets):
+        def unit(w):
+            z = hidden(w, x)
+            return z / z.norm(dim=1, keepdim=True)
+
+        near = ((unit(y) * unit(self.w)).sum(1) / 0.5).exp()
+        far = ((unit(y) * unit(self.previous.get(client, self.w))).sum(1) / 0.5).exp()
+        return super().loss(client, y, x, targets) - (near / (near + far)).log().mean()
+
+    def ended(self, client, y):
+        self.previous[client] = y
+
+
+WRITTEN_OUT = {"FA": Plain, "FedExP": FedExP, "FedDyn": FedDyn, "FedNTD": FedNTD, "MOON": Moon}
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.6])
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_three_rounds_against_the_algorithm_written_out(name, fraction):
+    made = setup(name, fraction=fraction, cohorts="random")
+    experiment, data = made.experiment, sites()
+    experiment.engine.open(None)
+    other = WRITTEN_OUT[name](read_params(network()))
+    plain = Plain(read_params(network()))
+    state = start(experiment, made.params)
+    for _ in range(ROUNDS):
+        before = state
+        state, log = run_round(experiment, state)
+        order = Order(state.round, tuple(log.cohort), before.params, hyper_of(made.settings, made.method))
+        batches = {i: minibatches(experiment.engine.site, order, i) for i in log.cohort}
+        for each in (other, plain):
+            each.round(batches, data)
+        for n, value in other.w.items():
+            torch.testing.assert_close(state.params[n], value, rtol=1e-9, atol=1e-11)
+    apart = max(float((other.w[n] - plain.w[n]).abs().max()) for n in plain.w)
+    assert (apart > 1e-4) == (name != "FA")  # the method did something that averaging does not
+
+
+def test_not_true_distillation_wants_scores_of_classes():
+    with pytest.raises(SettingsError, match="three classes or more"):
+        find("FedNTD").parts[0].client(built(nn.Linear(4, 2)))
+
+
+def test_moon_wants_something_below_the_top():
+    with pytest.raises(MatchingError, match="needs an input, a non-linearity and a top layer"):
+        find("MOON").parts[0].client(built(nn.Linear(4, 3)))
+
+
+def built(model):
+    from fedaccord.core.protocols import Built
+
+    return Built(model, torch.zeros(2, 4), config.make({"method": "FedNTD"}).values() | {"moon_temperature": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("name", "looks"), [("FA+AH", True), ("MOON+AH", True), ("FedDyn+AH", False), ("FedExP+AH", False)]
+)
+def test_a_method_that_sets_the_length_of_the_servers_step_is_left_alone(name, looks):
+    assert find(name).stretches({"step_search": True}) == looks
