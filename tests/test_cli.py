@@ -234,3 +234,12 @@ def test_paper_means_everything_as_printed_unless_said(tmp_path, capsys):
     assert {name: found[name] for name in printed} == printed
     assert found["interval"] == 3
     assert config.printed(find("FA")).keys() & {"psi", "rm_step"} == set()
+
+
+def test_methods_says_what_each_part_sends_and_keeps(capsys):
+    """The digits' network has 2 (64 64 + 64) + 64 10 + 10 = 8,970 weights of four bytes."""
+    assert main(["methods"]) == 0
+    said = {words[0]: words for line in capsys.readouterr().out.splitlines() if (words := line.split())}
+    assert said["FA"][-4:] == ["35,880", "35,880", "0", "1"]
+    assert said["SCAFFOLD"][-4:] == ["71,768", "71,760", "35,880", "1"]  # c twice, and a double for its size
+    assert main(["methods", "nothing"]) == 2

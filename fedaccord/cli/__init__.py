@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 
 from fedaccord import __version__
-from fedaccord.cli import bench, compare, data, export, federation, matching, report, reproduce, run
+from fedaccord.cli import bench, compare, data, export, federation, matching, methods, report, reproduce, run
 from fedaccord.cli.outcome import FAILED, STOPPED, WRONG_USE
 from fedaccord.core.errors import FedAccordError
 
-COMMANDS = (run, compare, reproduce, report, export, federation, matching, bench, data)
+COMMANDS = (run, compare, reproduce, report, export, federation, methods, matching, bench, data)
 """The files of the commands, in the order in which --help lists them."""
 
 
