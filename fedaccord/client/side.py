@@ -57,11 +57,18 @@ class ClientSide:
         return ClientRound(self, objective, model, order, client, hyper, kept, works)
 
     def corrections(
-        self, weights: Sequence[str], hyper: Hyper, received: list[Tensor], down: Packages, kept: Packages
+        self,
+        weights: Sequence[str],
+        hyper: Hyper,
+        received: list[Tensor],
+        down: Packages,
+        kept: Packages,
+        stacked: bool = False,
     ) -> "Corrections | None":
         """The hook before each optimizer step, or None if no part has one.
 
-        `weights`: the names of what is trained and travels; `received`: its values as they came.
+        `weights`: the names of what is trained and travels; `received`: its values as they came. `stacked`: every
+        tensor has a leading axis for the clients.
         """
         active = [(part, made) for part, made in self.parts if made.corrects(hyper) != NOTHING]
         if not active:
@@ -72,7 +79,7 @@ class ClientSide:
         for part, made in active:
             sent = {slot: [params[name] for name in weights] for slot, params in part.own(down).items()}
             held = {slot: [params[name] for name in weights] for slot, params in part.own(kept).items()}
-            steps.append((made, Step([], [], hyper, received, sent, held)))
+            steps.append((made, Step([], [], hyper, received, sent, held, stacked)))
         gradients = any(made.corrects(hyper) == THE_GRADIENTS for _, made in active)
         return Corrections(steps, gradients, len(weights))
 

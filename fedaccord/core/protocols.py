@@ -103,6 +103,7 @@ class Step:
     received: list[Tensor]  # the weights as they were received
     down: Mapping[str, list[Tensor]]  # what the server sent in this part's slots that are like WEIGHTS
     kept: Mapping[str, list[Tensor]]  # what the client kept in such slots, zeros before its first round
+    stacked: bool = False  # whether every tensor has that leading axis
     memory: dict[str, Any] = field(default_factory=dict)  # whatever shall last from step to step of this round
 
 

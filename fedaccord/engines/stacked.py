@@ -168,7 +168,7 @@ class Stacks:
         beside = [value for name, value in stack.trained.items() if name.startswith("beside.")]
         received = [order.params[name].expand_as(value) for name, value in model.items()]
         corrections = self.site.method.corrections(
-            list(model), stack.hyper, received, wide(order.down, len(stack.clients)), self.held(stack)
+            list(model), stack.hyper, received, wide(order.down, len(stack.clients)), self.held(stack), stacked=True
         )
         nesterov = self.site.optimizer.nesterov
         descend = StackDescent(list(model.values()), beside, stack.hyper, corrections, nesterov)

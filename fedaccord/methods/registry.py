@@ -20,6 +20,7 @@ LISTED = (
     "feddyn.FedDyn",
     "moon.Moon",
     "fedntd.FedNTD",
+    "deltasgd.DeltaSGD",
 )
 """Each part's file and class in this package: to add one, add a line here."""
 

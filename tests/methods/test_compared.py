@@ -66,6 +66,9 @@ class Plain:
     def loss(self, client, y, x, targets):
         return cross_entropy(scores(y, x), targets)
 
+    def rate(self, y, slopes, first):
+        return LR
+
     def ended(self, client, y):
         pass
 
@@ -81,10 +84,11 @@ class Plain:
         ends = {}
         for client, steps in batches.items():
             y = {name: value.clone().requires_grad_() for name, value in self.w.items()}
-            for index in steps:
+            for index in (steps := list(steps)):
                 loss = self.loss(client, y, data[client].inputs[index], data[client].targets[index])
-                slopes = torch.autograd.grad(loss, list(y.values()))
-                y = {n: (v - LR * g).detach().requires_grad_() for (n, v), g in zip(y.items(), slopes, strict=True)}
+                slopes = dict(zip(y, torch.autograd.grad(loss, list(y.values())), strict=True))
+                rate = self.rate(y, slopes, first=index is steps[0])
+                y = {name: (value - rate * slopes[name]).detach().requires_grad_() for name, value in y.items()}
             ends[client] = {name: value.detach() for name, value in y.items()}
         counts = np.array([len(data[client].targets) for client in ends])
         new = self.server(ends, (counts / counts.sum()).tolist())
@@ -152,7 +156,21 @@ class Moon(Plain):
         self.previous[client] = y
 
 
-WRITTEN_OUT = {"FA": Plain, "FedExP": FedExP, "FedDyn": FedDyn, "FedNTD": FedNTD, "MOON": Moon}
+class DeltaSGD(Plain):
+    def rate(self, y, slopes, first):
+        here = [torch.cat([part[name].detach().flatten() for name in y]) for part in (y, slopes)]
+        if first:
+            self.eta, self.theta = LR, 1.0
+        else:
+            (x, g), (x_before, g_before) = here, self.before
+            smooth = 2 * float((x - x_before).norm()) / (2 * float((g - g_before).norm()))
+            eta = min(smooth, (1 + 0.1 * self.theta) ** 0.5 * self.eta)
+            self.theta, self.eta = eta / self.eta, eta
+        self.before = here
+        return self.eta
+
+
+WRITTEN_OUT = {"FA": Plain, "FedExP": FedExP, "FedDyn": FedDyn, "FedNTD": FedNTD, "MOON": Moon, "DeltaSGD": DeltaSGD}
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.6])
