@@ -62,7 +62,7 @@ def guard(
         if guards and follows and overshot(state, mean, loss):
             far = f"undone: the clients went {relative_norm(mean):.2g} times as far as the model is from zero"
             return Verdict(state.model, state.loss, before, None, carried_out=False, guard=far)
-        blown = partial(bad, state=state, everyone=everyone, follows=follows) if tuned else partial(ruined, state=state)
+        blown = partial(bad, state=state, everyone=everyone) if tuned else partial(ruined, state=state)
         if guards and stretch is not None and stretch.taken > 1.0 and blown(loss):
             model, stretch, loss = mean.model, replace(stretch, taken=1.0), measure(mean.model, LAST).loss
         worst, told = 1.0, None
@@ -131,17 +131,15 @@ def overshot(state: ServerState, mean: Aggregated, loss: float | None) -> bool:
     return loss is None or first is None or not loss < first - EARLY * abs(first)
 
 
-def bad(loss: float | None, state: ServerState, everyone: bool, follows: bool) -> bool:
-    """Whether the loss has doubled, lost too much of what was gained, or is far above the first before any gain.
+def bad(loss: float | None, state: ServerState, everyone: bool) -> bool:
+    """Whether the loss has doubled, or lost too much of what was gained.
 
-    The last counts where the rate will come down.
+    The latter counts where all clients train: a part of them raises the loss by itself where they differ.
     """
-    before, first = state.last_loss, state.first_loss
-    if loss is None or before is None or state.gained is None or doubled(state, before, loss):
+    before = state.last_loss
+    if not everyone or loss is None or before is None or state.gained is None or doubled(state, before, loss):
         return doubled(state, before, loss)
-    if everyone:
-        return loss - before > LOST * state.gained + SLACK * abs(before)
-    return follows and early(state) and first is not None and loss > first + 2 * EARLY * abs(first)
+    return loss - before > LOST * state.gained + SLACK * abs(before)
 
 
 def ruined(loss: float | None, state: ServerState) -> bool:
