@@ -134,6 +134,8 @@ VALUES = {
     "entropy_weight": 2.0,
     "wd_weight": 0.5,
     "rm_weight": 0.1,
+    "moon_weight": 5.0,
+    "ntd_weight": 3.0,
 }
 
 
@@ -143,12 +145,14 @@ def test_every_hyper_parameter_that_can_be_tuned_takes_effect_in_a_client(name):
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     data = Examples(torch.randn(20, 4, generator=g), torch.randint(0, 3, (20,), generator=g))
     params = {key: value.clone() for key, value in model.state_dict().items()}
-    base = hyper(0.1, 3, 10, 0.0, entropy_min=1.09, entropy_weight=1.0, wd_weight=0.1, rm_weight=0.01)
-    side = client_side(model, data.inputs[:2], "FA+WD+RM")
+    weights = {"entropy_weight": 1.0, "wd_weight": 0.1, "rm_weight": 0.01, "moon_weight": 1.0, "ntd_weight": 1.0}
+    base = hyper(0.1, 3, 10, 0.0, entropy_min=1.09, **weights)
+    side = client_side(model, data.inputs[:2], "FA+WD+RM+MOON+FedNTD")
+    kept = {"MOON.previous": {key: value + 0.1 for key, value in params.items()}}  # that of a first round does nothing
     site = Site(model, side, [data], as_stored, classification, cross_entropy, seed=0)
 
     def result(values):
-        return params_sha256(train(site, model, Order(1, (0,), params, values), 0, {})[0].params)
+        return params_sha256(train(site, model, Order(1, (0,), params, values), 0, kept)[0].params)
 
     assert result(base) != result(base.but({name: VALUES[name]}))
     known = {each.name for each in config.table().values() if each.hyper}
