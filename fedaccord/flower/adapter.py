@@ -18,8 +18,8 @@ from typing import Any
 from fedaccord.core.errors import EngineError
 from fedaccord.flower.certificates import Link
 
-SUPPORTED = "1.41"
-"""The version of Flower that this file is written for."""
+SUPPORTED = ("1.41", "1.42")
+"""The versions of Flower that this file is written for, the oldest first."""
 
 
 @contextlib.contextmanager
@@ -29,9 +29,9 @@ def supported_flower() -> Iterator[None]:
         found = version("flwr")
     except PackageNotFoundError:
         found = "none"
-    wanted = f"fedaccord works with Flower {SUPPORTED} and finds {found}"
+    wanted = f"fedaccord works with Flower {' and '.join(SUPPORTED)} and finds {found}"
     remedy = "pip install 'fedaccord[flower]'"
-    if found.split(".")[:2] != SUPPORTED.split("."):
+    if ".".join(found.split(".")[:2]) not in SUPPORTED:
         raise EngineError(f"{wanted}: {remedy}")
     try:
         yield
