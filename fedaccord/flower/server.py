@@ -1,6 +1,7 @@
 """The server's end of a real federation: an engine that trains its clients over Flower's grid."""
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedaccord.core import logs
+from fedaccord.core.logs import note
 from fedaccord.core.packages import encode
 from fedaccord.core.records import ClientUpdate, Order, Params, Refusal
 from fedaccord.flower import wire
@@ -20,6 +23,8 @@ FIRST = 60.0
 """The same, before anybody has answered."""
 ROLL = 30.0
 """Seconds that a node has to say which client it is, before it is asked again."""
+TELL = (5.0, 30.0)
+"""Seconds before it is first said who is being waited for, and between two such lines."""
 
 
 class FlowerEngine:
@@ -77,13 +82,17 @@ class FlowerEngine:
         pause = dict.fromkeys(order.cohort, self.pause)
         done: dict[int, ClientUpdate | Refusal] = {}
         waiting = list(order.cohort)
-        look = 0.0
+        look, tell = 0.0, begin + TELL[0]
+        note(logs.ROUND_BEGAN, round=order.round, clients=len(order.cohort))
         while waiting:
             now = time.monotonic()
             missing = [client for client in waiting if client not in done]
             if now >= look:
                 look = now + 1.0
-                self.online = set(self.grid.get_node_ids())
+                self.see(set(self.grid.get_node_ids()))
+            if now >= tell and missing:
+                tell = now + TELL[1]
+                self.say_who_is_missing(order, missing)
             if any(self.nodes.get(client) not in self.online for client in missing):
                 self.call_roll()
             ready = [client for client in missing if now >= due[client] and self.nodes.get(client) in self.online]
@@ -91,6 +100,7 @@ class FlowerEngine:
             numbers = self.send(letters, order.round, max(1.0, end - now))
             for client, number in zip(ready, numbers, strict=True):
                 sent[number] = client
+                note(logs.ORDER_SENT, round=order.round, client=client, bytes=wire.weight(contents[client]))
                 due[client], pause[client] = now + pause[client], 2 * pause[client]
             for number, reply in self.pull(list(sent)):
                 client = sent.pop(number)
@@ -98,6 +108,8 @@ class FlowerEngine:
                     due[client] = min(due[client], time.monotonic() + 1.0)
                 elif client in missing and client not in done:
                     answer = wire.read_update(client, order, wire.records_of(reply), self.metrics)
+                    took, size = round(time.monotonic() - begin, 3), wire.weight(reply.content)
+                    note(logs.UPDATE_RECEIVED, round=order.round, client=client, bytes=size, seconds=took)
                     if self.fixed is not None and self.lacks(answer) and wire.FIXED not in contents[client]:
                         contents[client][wire.FIXED] = self.fixed
                         due[client] = 0.0
@@ -118,7 +130,25 @@ class FlowerEngine:
                 yield done.pop(waiting.pop(0))
             if waiting:
                 time.sleep(POLL)
+        note(logs.ROUND_COLLECTED, logging.DEBUG, round=order.round)
         self.pause = max(RESEND, 3 * slowest) if slowest else self.pause
+
+    def see(self, online: set[int]) -> None:
+        """Take in which nodes are online now, and log which clients went with one."""
+        note(logs.CONTACT, logging.DEBUG)
+        for client, node in self.nodes.items():
+            if node in self.online - online:
+                note(logs.DISCONNECTED, logging.WARNING, client=client, node=node)
+        self.online = online
+
+    def say_who_is_missing(self, order: Order, missing: Sequence[int]) -> None:
+        """Log how many nodes are being waited for; or, if all are there, how many updates."""
+        away = [client for client in missing if self.nodes.get(client) not in self.online]
+        what, level = (f"{len(away)} of {len(order.cohort)} nodes", logging.WARNING)
+        if not away:
+            what, level = (f"{len(missing)} of {len(order.cohort)} updates", logging.INFO)
+        facts = {"round": order.round, "clients": away or missing, "nodes_online": len(self.online)}
+        note(f"{logs.WAITING} {what}", level, **facts)
 
     def lacks(self, answer: ClientUpdate | Refusal) -> bool:
         """Tell whether a client says that it has to be sent what is fixed."""
@@ -163,8 +193,9 @@ class FlowerEngine:
             if reply is not None and not reply.has_error():
                 self.answered.add(node)
                 client = wire.read_identity(wire.records_of(reply))
-                if client is not None:
-                    self.nodes.setdefault(client, node)
+                if client is not None and client not in self.nodes:
+                    self.nodes[client] = node
+                    note(logs.CONNECTED, client=client, node=node)
 
     def prune(self, accepted: Mapping[int, int]) -> None:
         """Name these rounds in the next messages: the clients may forget what is older."""

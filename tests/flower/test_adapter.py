@@ -26,7 +26,7 @@ PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
 # what the adapter uses of objects that flwr hands out; the imported names and their attributes are read from its source
 MEMBERS = {
     "flwr.app.Message": "object_id metadata",
-    "flwr.supercore.control.ControlHttpClient": "__enter__ StartRun RegisterNode",
+    "flwr.supercore.control.ControlHttpClient": "__enter__ StartRun RegisterNode UnregisterNode ListNodes",
     "flwr.supercore.heartbeat.HeartbeatSender": "start stop",
     "flwr.supercore.runtime.RuntimeHttpClient": "AcquireTask PullTaskInput PushTaskOutput close",
     "flwr.superlink.grid.HttpGrid": "_runtime_client set_run get_node_ids push_messages pull_messages close",
@@ -46,11 +46,14 @@ PARAMETERS = {
     "flwr.supernode.fleet_http_connection.http_request_response": f"{PLACE} max_retries max_wait_time",
 }
 FIELDS = {
+    "flwr.proto.control_pb2.ListNodesResponse": "nodes_info",
     "flwr.proto.control_pb2.RegisterNodeRequest": "public_key",
     "flwr.proto.control_pb2.StartRunRequest": "fab",
     "flwr.proto.control_pb2.StartRunResponse": "run_id",
+    "flwr.proto.control_pb2.UnregisterNodeRequest": "node_id",
     "flwr.proto.fleet_pb2.DeactivateNodeRequest": "node_id",
     "flwr.proto.message_pb2.ObjectTree": "object_id",
+    "flwr.proto.node_pb2.NodeInfo": "node_id status public_key last_activated_at last_deactivated_at registered_at",
     "flwr.proto.runtime_pb2.AcquireTaskRequest": "supported_task_types",
     "flwr.proto.runtime_pb2.AcquireTaskResponse": "task token",
     "flwr.proto.runtime_pb2.PullTaskInputResponse": "run",
