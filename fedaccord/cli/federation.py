@@ -110,13 +110,13 @@ def server_command(options: argparse.Namespace) -> int:
     task, settings = settings_of(options)
     link = Link(options.superlink, root_certificates(options), secret=contents(options.secret))
     began = time.monotonic()
-    log_alone = options.log_format is not None and options.log_file is None and not options.json
+    log_here = options.log_format is not None and options.log_file is None
 
     def view(made: Any) -> Any:
-        return None if log_alone else choose(made, options.json)
+        return None if log_here and not options.json else choose(made, options.json)
 
     try:
-        with watched(options, link, quiet=not log_alone), open_grid(link) as grid:
+        with watched(options, link, quiet=not log_here), open_grid(link) as grid:
             outcome = federation.serve_task(task, settings, grid, options.run, view, options.simulate)
     except EngineError as error:
         return try_again(error)

@@ -22,7 +22,8 @@ took in the round before if that is longer; each time after twice as long."""
 FIRST = 60.0
 """The same, before anybody has answered."""
 ROLL = 30.0
-"""Seconds that a node has to say which client it is, before it is asked again."""
+"""Seconds that a node has to say which client it is, before it is asked again and has twice as long: a stock SuperNode
+starts a Python process with torch for the answer, which on a busy machine may take more than this."""
 TELL = (5.0, 30.0)
 """Seconds before it is first said who is being waited for, and between two such lines."""
 
@@ -56,6 +57,7 @@ class FlowerEngine:
         self.nodes: dict[int, int] = {}  # client -> node
         self.asked: dict[str, int] = {}  # roll-call messages that wait for an answer
         self.answered: set[int] = set()  # nodes that have said who they are
+        self.lives: dict[int, float] = {}  # node -> seconds that it has for that, if it was too slow before
         self.absent: set[int] = set()  # clients that did not answer in their last round
         self.online: set[int] = set()
         self.one_by_one = False  # whether replies are pulled singly, since one of them was beyond reading
@@ -134,11 +136,13 @@ class FlowerEngine:
         self.pause = max(RESEND, 3 * slowest) if slowest else self.pause
 
     def see(self, online: set[int]) -> None:
-        """Take in which nodes are online now, and log which clients went with one."""
+        """Take in which nodes are online now, and log which clients went and came back with one."""
         note(logs.CONTACT, logging.DEBUG)
         for client, node in self.nodes.items():
             if node in self.online - online:
                 note(logs.DISCONNECTED, logging.WARNING, client=client, node=node)
+            elif node in online - self.online:
+                note(logs.CONNECTED, client=client, node=node)
         self.online = online
 
     def say_who_is_missing(self, order: Order, missing: Sequence[int]) -> None:
@@ -186,11 +190,15 @@ class FlowerEngine:
         self.answered &= self.online
         self.nodes = {client: node for client, node in self.nodes.items() if node in self.online}
         unknown = [node for node in self.online if node not in {*self.answered, *self.asked.values()}]
-        questions = [(node, RecordDict({wire.RECORD: ConfigRecord({})})) for node in unknown]
-        self.asked |= zip(self.send(questions, 0, ROLL, MessageType.QUERY), unknown, strict=True)
+        for node in unknown:
+            question = [(node, RecordDict({wire.RECORD: ConfigRecord({})}))]
+            numbers = self.send(question, 0, self.lives.get(node, ROLL), MessageType.QUERY)
+            self.asked |= dict.fromkeys(numbers, node)
         for number, reply in self.pull(list(self.asked)):
             node = self.asked.pop(number)
-            if reply is not None and not reply.has_error():
+            if reply is None or reply.has_error():
+                self.lives[node] = 2 * self.lives.get(node, ROLL)
+            else:
                 self.answered.add(node)
                 client = wire.read_identity(wire.records_of(reply))
                 if client is not None and client not in self.nodes:

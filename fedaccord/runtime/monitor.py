@@ -166,7 +166,10 @@ def monitoring(port: int | None) -> Iterator[None]:
     if port is None:
         yield
         return
-    monitor = Monitor()
+    try:
+        monitor = Monitor()
+    except ImportError:
+        raise SettingsError("--metrics-port needs prometheus-client: pip install 'fedaccord[flower]'") from None
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the command line must be able to say that Flower is not ins
 def status_of(link: "Link", folder: Path | None) -> dict[str, Any]:
     """Return all that is known, as plain values."""
     from fedaccord.flower.adapter import registered
-    from fedaccord.flower.expiry import expiries
+    from fedaccord.flower.expiry import SOON, expiries
 
     now = datetime.datetime.now(datetime.UTC)
     clients = clients_by_node(folder)
@@ -27,9 +27,8 @@ def status_of(link: "Link", folder: Path | None) -> dict[str, Any]:
         for each in registered(link)
     ]
     nodes.sort(key=lambda each: (each["client"] is None, each["client"], each["node"]))
-    ends = {
-        name: {"expires": when.date().isoformat(), "days": (when - now).days} for name, when in expiries(link).items()
-    }
+    left = {name: (when.date().isoformat(), (when - now).days) for name, when in expiries(link).items()}
+    ends = {name: {"expires": date, "days": days, "soon": days < SOON} for name, (date, days) in left.items()}
     return {"superlink": link.address, "nodes": nodes, "certificates": ends, "run": run_of(folder)}
 
 
@@ -70,6 +69,6 @@ def lines_of(status: Mapping[str, Any]) -> list[str]:
         lines.append(f"round {run['round']} of {run['rounds']}{loss}{when}  ({run['task']}, {run['method']})")
         lines += [f"  {sentence}" for sentence in run["missing"]]
     for name, each in status["certificates"].items():
-        soon = "  SOON: fedaccord federation renew" if each["days"] < 30 else ""
+        soon = "  SOON: fedaccord federation renew" if each["soon"] else ""
         lines.append(f"certificate of the {name}: until {each['expires']}, {each['days']} days{soon}")
     return lines
