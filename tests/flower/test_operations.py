@@ -1,9 +1,13 @@
 """What a site's IT department sees: the log, health and metrics, the status, keys that are renewed and revoked."""
 
+import contextlib
 import datetime
 import json
 import logging
+import socket
+import ssl
 import subprocess
+import threading
 import urllib.request
 from types import SimpleNamespace
 from urllib.error import HTTPError
@@ -22,7 +26,7 @@ from fedaccord.core.logs import logging_to, note
 from fedaccord.core.records import Order
 from fedaccord.flower.adapter import register
 from fedaccord.flower.certificates import Link, make_authority
-from fedaccord.flower.expiry import note_expiries
+from fedaccord.flower.expiry import expiries, note_expiries
 from fedaccord.flower.server import FlowerEngine
 from fedaccord.runtime import monitor
 
@@ -131,9 +135,26 @@ def test_a_certificate_that_expires_soon_is_warned_of(tmp_path, capsys):
     assert "fedaccord federation renew" in said
 
 
+@contextlib.contextmanager
+def tls_server(folder):
+    """Where a TLS server shows the certificate of a folder."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+
+    def serve(listening):
+        for _ in range(2):  # as many as knock
+            context.wrap_socket(listening.accept()[0], server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        served = threading.Thread(target=serve, args=(listening,), daemon=True)
+        served.start()
+        yield listening.getsockname()
+        served.join(60)
+
+
 @pytest.mark.parametrize(("left", "fresh"), [(400, False), (20, True)])
 def test_a_renewed_certificate_is_trusted_by_who_has_the_old_authority(tmp_path, left, fresh, capsys):
-    make_authority(tmp_path, ["superlink.example.org", "10.0.0.7"], left)
+    make_authority(tmp_path, ["superlink.example.org", "127.0.0.1"], left)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert main(["federation", "renew", str(tmp_path), "--days", "300"]) == 0
     assert ("ca.pem is new too" in capsys.readouterr().out) == fresh
@@ -146,6 +167,12 @@ def test_a_renewed_certificate_is_trusted_by_who_has_the_old_authority(tmp_path,
     assert new.extensions.get_extension_for_class(names) == old.extensions.get_extension_for_class(names)
     assert new.public_key() == old.public_key()
     assert 299 <= (new.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).days <= 300
+    with tls_server(tmp_path) as place:  # a client that has the old authority shakes hands with it
+        trusting = ssl.create_default_context(cadata=before["ca.pem"].decode())
+        with socket.create_connection(place) as plain, trusting.wrap_socket(plain, server_hostname="127.0.0.1"):
+            pass
+        found = expiries(Link(f"127.0.0.1:{place[1]}", before["ca.pem"]))
+    assert found["superlink"] == new.not_valid_after_utc
     assert main(["federation", "renew", str(tmp_path / "none")]) == 2
     assert "not the keys of `fedaccord federation certificates`" in capsys.readouterr().err
 
