@@ -1,25 +1,31 @@
 """`fedaccord federation` starts the parts of a real federation over Flower, and makes their keys."""
 
 import argparse
-import os
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from fedaccord import config
+from fedaccord.cli import federation_admin as admin
 from fedaccord.cli.options import add_json, given_or_in_file, settings_of
-from fedaccord.cli.outcome import progress, say, tell, try_again
-from fedaccord.core.errors import EngineError, RunError, SettingsError
+from fedaccord.cli.outcome import say, tell, try_again
+from fedaccord.cli.reach import contents, need_flower, reach_options, root_certificates, watch_options, watched
+from fedaccord.core.errors import EngineError, SettingsError
+from fedaccord.core.logs import FORMATS, note
 
 
 def add(commands: Any, words: Sequence[str]) -> None:
-    """Add the parsers of federation up, server, node, certificates and key."""
+    """Add the parsers of federation up, server and node, and of all that goes with them."""
     federation = commands.add_parser(
         "federation", help="real clients, real processes, over Flower", description="A real federation over Flower."
     ).add_subparsers(required=True, metavar="PART")
-    what, reach = what_options(), reach_options()
+    what, reach, watch = what_options(), reach_options(), watch_options()
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument(
+        "--simulate", action="store_true",
+        help="divide the task's data set among the clients, instead of each machine having its own data",
+    )  # fmt: skip
 
     up = federation.add_parser(
         "up", parents=[what], help="a whole federation on this machine, for a first try",
@@ -29,10 +35,13 @@ def add(commands: Any, words: Sequence[str]) -> None:
     up.add_argument("--nodes", type=int, default=3, help="clients (3)")
     up.add_argument("--folder", type=Path, help="keys, run folder and logs (runs/federation-TASK)")
     up.add_argument("--insecure", action="store_true", help="without TLS and node authentication")
+    up.add_argument("--log-format", choices=FORMATS, default="text", help="of server.log and node*.log (text)")
     add_json(up)
     up.set_defaults(command=up_command)
 
-    server = federation.add_parser("server", parents=[what, reach], help="the server: rounds, checkpoints, live view")
+    server = federation.add_parser(
+        "server", parents=[what, reach, own, watch], help="the server: rounds, checkpoints, live view"
+    )
     server.add_argument(
         "--run", type=Path, required=True, metavar="FOLDER", help="the run folder; gone on with if there"
     )
@@ -40,7 +49,9 @@ def add(commands: Any, words: Sequence[str]) -> None:
     add_json(server)
     server.set_defaults(command=server_command)
 
-    node = federation.add_parser("node", parents=[what, reach], help="one client, with its data and its own limits")
+    node = federation.add_parser(
+        "node", parents=[what, reach, own, watch], help="one client, with its data and its own limits"
+    )
     node.add_argument("--client", type=int, required=True, help="its number, from 0 on")
     node.add_argument("--key", type=Path, metavar="FILE", help="its private key")
     node.add_argument(
@@ -52,19 +63,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
     node.add_argument("--patience", type=float, metavar="SECONDS", help="give up after so long without a SuperLink")
     node.set_defaults(command=node_command)
 
-    certificates = federation.add_parser(
-        "certificates", help="make an authority, the SuperLink's certificate, a secret"
-    )
-    certificates.add_argument("folder", type=Path)
-    certificates.add_argument(
-        "--host", action="append", required=True, help="name or address of the SuperLink; may repeat"
-    )
-    certificates.add_argument("--days", type=int, default=365, help="how long they are good (365)")
-    certificates.set_defaults(command=certificates_command)
-
-    key = federation.add_parser("key", help="make a node's key pair")
-    key.add_argument("file", type=Path, help="the private key; FILE.pub is for the SuperLink")
-    key.set_defaults(command=key_command)
+    admin.add(federation)
 
 
 def what_options() -> argparse.ArgumentParser:
@@ -74,21 +73,6 @@ def what_options() -> argparse.ArgumentParser:
     what.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings, the same for all")
     what.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting")
     return what
-
-
-def reach_options() -> argparse.ArgumentParser:
-    """Return a parent parser with the options that say how the SuperLink is reached, and whose data it is."""
-    reach = argparse.ArgumentParser(add_help=False)
-    reach.add_argument("--superlink", required=True, metavar="HOST:PORT", help="where the SuperLink is")
-    reach.add_argument(
-        "--root-certificates", type=Path, metavar="FILE", help="ca.pem of whoever signed its certificate"
-    )
-    reach.add_argument("--insecure", action="store_true", help="plaintext, for tests only")
-    reach.add_argument(
-        "--simulate", action="store_true",
-        help="divide the task's data set among the clients, instead of each machine having its own data",
-    )  # fmt: skip
-    return reach
 
 
 def up_command(options: argparse.Namespace) -> int:
@@ -107,7 +91,7 @@ def up_command(options: argparse.Namespace) -> int:
     few = {"split": "dirichlet", "alpha": typed.get("alpha", 0.3)} if divided and "split" not in typed else {}
     settings = config.make(settings.values(), few, {"clients": options.nodes})
     folder = options.folder or Path("runs") / f"federation-{Path(settings.task.replace(':', '-')).name}"
-    local = LocalFederation(folder, options.nodes, options.insecure, options.json, divided)
+    local = LocalFederation(folder, options.nodes, options.insecure, options.json, divided, options.log_format)
     write_durably(folder / "settings.toml", config.to_toml(settings).encode())  # nobody else may: the folder is locked
     say(options, f"{options.nodes} nodes, SuperLink at {local.address}, {'PLAINTEXT' if options.insecure else 'TLS'}; "
         f"everything is in {folder}")  # fmt: skip
@@ -126,11 +110,14 @@ def server_command(options: argparse.Namespace) -> int:
     task, settings = settings_of(options)
     link = Link(options.superlink, root_certificates(options), secret=contents(options.secret))
     began = time.monotonic()
+    log_here = options.log_format is not None and options.log_file is None
+
+    def view(made: Any) -> Any:
+        return None if log_here and not options.json else choose(made, options.json)
+
     try:
-        with open_grid(link) as grid:
-            outcome = federation.serve_task(
-                task, settings, grid, options.run, lambda made: choose(made, options.json), options.simulate
-            )
+        with watched(options, link, quiet=not log_here), open_grid(link) as grid:
+            outcome = federation.serve_task(task, settings, grid, options.run, view, options.simulate)
     except EngineError as error:
         return try_again(error)
     return tell(options, outcome, options.run, began, "run the same command again")
@@ -149,56 +136,11 @@ def node_command(options: argparse.Namespace) -> int:
     limits = Limits(options.max_steps, options.min_lr, options.max_lr)
     member = federation.member_of_task(task, settings, options.client, options.private, limits, options.simulate)
     whose = "its part of a data set that was divided" if options.simulate else "its own data, all of it"
-    progress(f"client {options.client} trains on {len(member.site.clients[options.client]):,} examples: {whose}")
+    examples = len(member.site.clients[options.client])
     try:
-        run_node(link, member, progress, options.patience)
+        with watched(options, link):
+            note(f"client {options.client} trains on {examples:,} examples: {whose}")
+            run_node(link, member, options.patience)
     except EngineError as error:
         return try_again(error)
     return 0
-
-
-def certificates_command(options: argparse.Namespace) -> int:
-    """Make an authority, the SuperLink's certificate and a secret, in a folder that has none yet."""
-    from fedaccord.flower.certificates import make_authority
-
-    need_flower()
-    if (options.folder / "ca.key").exists():
-        raise RunError(f"{options.folder}: has an authority already; it is never overwritten")
-    make_authority(options.folder, options.host, options.days)
-    print(f"{options.folder}: ca.pem is for all; ca.key, server.pem, server.key and secret stay with the SuperLink")
-    return 0
-
-
-def key_command(options: argparse.Namespace) -> int:
-    """Make a node's key pair."""
-    from fedaccord.flower.certificates import make_node_key
-
-    need_flower()
-    make_node_key(options.file)
-    print(f"{options.file} stays on this machine; register {options.file}.pub at the SuperLink")
-    return 0
-
-
-def root_certificates(options: argparse.Namespace) -> bytes | None:
-    """Return the certificates to trust, or None if plaintext was asked for."""
-    if options.insecure:
-        return None
-    if options.root_certificates is None:
-        raise SettingsError("--root-certificates FILE is needed; plaintext must be asked for with --insecure")
-    return contents(options.root_certificates)
-
-
-def contents(file: Path | None) -> bytes | None:
-    """Return the bytes of a file that an option names, or None if the option was not given."""
-    try:
-        return None if file is None else file.read_bytes()
-    except OSError as error:
-        raise SettingsError(f"{file}: {error.strerror}") from None
-
-
-def need_flower() -> None:
-    """Complain if Flower is not installed, and keep it from reporting to its makers."""
-    if find_spec("flwr") is None:
-        raise SettingsError("a federation needs Flower: pip install 'fedaccord[flower]'")
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")

@@ -6,6 +6,7 @@ node          a client's end: its data, its limits, what it keeps on its own dis
 apps          both ends as Flower apps, for the stock flower-superlink, flower-supernode and flwr run
 local         all of a federation on one machine, for a first try
 superlink     the SuperLink on that machine: its command line, its database
-certificates  keys and certificates
+certificates  keys and certificates: made, renewed
+expiry        when certificates expire, and a warning ahead of it
 adapter       every part of Flower that is not public
 """

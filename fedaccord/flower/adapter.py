@@ -15,11 +15,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedaccord.core.errors import EngineError
+from fedaccord.core.errors import EngineError, SettingsError
 from fedaccord.flower.certificates import Link
 
-SUPPORTED = "1.41"
-"""The version of Flower that this file is written for."""
+SUPPORTED = ("1.41", "1.42")
+"""The versions of Flower that this file is written for, the oldest first."""
 
 
 @contextlib.contextmanager
@@ -29,9 +29,9 @@ def supported_flower() -> Iterator[None]:
         found = version("flwr")
     except PackageNotFoundError:
         found = "none"
-    wanted = f"fedaccord works with Flower {SUPPORTED} and finds {found}"
+    wanted = f"fedaccord works with Flower {' and '.join(SUPPORTED)} and finds {found}"
     remedy = "pip install 'fedaccord[flower]'"
-    if found.split(".")[:2] != SUPPORTED.split("."):
+    if ".".join(found.split(".")[:2]) not in SUPPORTED:
         raise EngineError(f"{wanted}: {remedy}")
     try:
         yield
@@ -234,7 +234,10 @@ def connect(link: Link, patience: float | None = None) -> Iterator[Connection]:
 
     opened = http_request_response(*link.place, link.key_pair(), max_retries=None, max_wait_time=patience)
     with opened as (node, look, announce, _, _, pull, push, confirm):
-        yield Connection(node, look, pull, confirm, announce, push)
+        try:
+            yield Connection(node, look, pull, confirm, announce, push)
+        except KeyboardInterrupt:  # flwr's own way to end when the SuperLink says no
+            raise KeyboardInterrupt("if nobody asked for it, the SuperLink lets this key in no more") from None
     raise EngineError(f"the connection to {link.address} has ended") from None  # flwr has said why
 
 
@@ -255,23 +258,96 @@ def sign_off(link: Link, node: int) -> None:
 
 
 def register(link: Link, public_key: Path) -> None:
-    """Tell the SuperLink that the holder of this key may come in; it may know already."""
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-
+    """Tell the SuperLink that the holder of this key may come in; it may know already. What was revoked stays so."""
     with supported_flower():
         from flwr.proto.control_pb2 import RegisterNodeRequest
-        from flwr.supercore.control import ControlHttpClient
-        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-    key: Any = load_ssh_public_key(public_key.read_bytes())
-    with ControlHttpClient.from_server_address(*link.place, [version_of("flwr CLI")]) as control:
+    key = key_bytes(public_key)
+    with control_of(link) as control:
         try:
-            control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key)))
+            control.RegisterNode(RegisterNodeRequest(public_key=key))
         except httpx.HTTPStatusError as error:
             if "already in use" not in error.response.text:
                 raise EngineError(f"{public_key}: cannot be registered: {error.response.text[:200]}") from None
-        except httpx.HTTPError as error:
-            raise EngineError(f"no SuperLink at {link.address}: {error}") from None
+            if key not in [each.key for each in registered(link)]:
+                raise EngineError(
+                    f"{public_key}: was revoked, and Flower takes no key again: make another (fedaccord federation key)"
+                ) from None
+
+
+def unregister(link: Link, public_key: Path) -> int:
+    """Tell the SuperLink to let the holder of this key in no more; return the number of the node that it was."""
+    with supported_flower():
+        from flwr.proto.control_pb2 import UnregisterNodeRequest
+
+    key = key_bytes(public_key)
+    node = next((each.node for each in registered(link) if each.key == key), None)
+    if node is None:
+        raise EngineError(f"{public_key}: the SuperLink at {link.address} does not know this key, or let it go already")
+    with control_of(link) as control:
+        control.UnregisterNode(UnregisterNodeRequest(node_id=node))
+    return node
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A node that the SuperLink lets in."""
+
+    node: int
+    key: bytes
+    online: bool
+    since: str  # when it came online or went offline, or was registered
+
+
+def registered(link: Link) -> list[Registered]:
+    """List the nodes that the SuperLink lets in."""
+    with supported_flower():
+        from flwr.proto.control_pb2 import ListNodesRequest
+        from flwr.supercore.constant import NodeStatus
+
+    with control_of(link) as control:
+        found = [
+            each for each in control.ListNodes(ListNodesRequest()).nodes_info if each.status != NodeStatus.UNREGISTERED
+        ]
+    return [
+        Registered(
+            each.node_id,
+            each.public_key,
+            online := each.status == NodeStatus.ONLINE,
+            (each.last_activated_at if online else each.last_deactivated_at) or each.registered_at,
+        )
+        for each in found
+    ]
+
+
+@contextlib.contextmanager
+def control_of(link: Link) -> Iterator[Any]:
+    """Open Flower's control interface, which asks for no password."""
+    with supported_flower():
+        from flwr.supercore.control import ControlHttpClient
+
+    try:
+        with ControlHttpClient.from_server_address(*link.place, [version_of("flwr CLI")]) as control:
+            yield control
+    except httpx.HTTPStatusError as error:
+        raise EngineError(f"the SuperLink at {link.address} said no: {error.response.text[:200]}") from None
+    except LOST as error:
+        raise EngineError(f"no SuperLink at {link.address}: {error}") from None
+
+
+def key_bytes(public_key: Path) -> bytes:
+    """Read a node's public key as the SuperLink keeps it."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    with supported_flower():
+        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    try:
+        key: Any = load_ssh_public_key(public_key.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise SettingsError(f"{public_key}: not a public key of a node (FILE.pub): {error}") from None
+    return bytes(public_key_to_bytes(key))
 
 
 def error_reply(message: Message, why: str) -> Message:

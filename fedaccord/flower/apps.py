@@ -7,17 +7,22 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fedaccord.core.logs import logging_to
 from fedaccord.flower.node import Member
 from fedaccord.flower.wire import identity_record, records_of, reply_with
 
 
 def server_app(main: Callable[[Grid, Mapping[str, Any]], None]) -> ServerApp:
-    """Make a Flower app of the server; `main` gets the grid and the run's configuration."""
+    """Make a Flower app of the server; `main` gets the grid and the run's configuration.
+
+    Whom it waits for, and whatever else is a warning, goes to standard error, which `flwr run --stream` shows.
+    """
     app = ServerApp()
 
     @app.main()
     def start(grid: Grid, context: Context) -> None:
-        main(grid, context.run_config)
+        with logging_to(quiet=True):
+            main(grid, context.run_config)
 
     return app
 

@@ -41,63 +41,105 @@ class Link:
         return key, key.public_key()
 
 
+AUTHORITY, SUPERLINK = "fedaccord authority", "superlink"
+
+
 def make_authority(folder: Path, hosts: Sequence[str], days: int = 365) -> None:
     """Make an authority, and a certificate for the SuperLink at these hosts.
 
     ca.pem is to give away, ca.key to keep; server.pem, server.key and secret are the SuperLink's.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    now = datetime.datetime.now(datetime.UTC)
-
-    def name(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, text)])
-
-    def certificate(subject: str, key: Any, issuer_key: Any, is_authority: bool) -> x509.CertificateBuilder:
-        usage = dict.fromkeys(
-            ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
-             "decipher_only"), False
-        )  # fmt: skip
-        return (
-            x509.CertificateBuilder()
-            .subject_name(name(subject))
-            .issuer_name(name("fedaccord authority"))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now + datetime.timedelta(days=min(0, days) - 1))
-            .not_valid_after(now + datetime.timedelta(days=days))
-            .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
-            .add_extension(
-                x509.KeyUsage(digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, **usage), True
-            )
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
-        )
-
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    own = certificate("fedaccord authority", authority, authority, True).sign(authority, hashes.SHA256())
+    write_durably(folder / "ca.key", private_pem(authority), mode=0o600)
+    write_durably(folder / "server.key", private_pem(server), mode=0o600)
+    write_durably(folder / "ca.pem", certificate(authority, authority, days))
+    write_durably(folder / "server.pem", certificate(server, authority, days, names_of(hosts)))
+    write_durably(folder / "secret", secrets.token_hex(32).encode(), mode=0o600)
+
+
+def renew(folder: Path, days: int = 365, hosts: Sequence[str] = ()) -> bool:
+    """Make a new certificate for the SuperLink, for the hosts of the old one if none are given.
+
+    The authority keeps its key, so nodes with the old ca.pem trust it too. If ca.pem would expire first, a new one is
+    made, and True is returned: until the old one has expired, it is to be brought to all nodes.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        authority, server = (load_pem_private_key((folder / f"{name}.key").read_bytes(), None) for name in KEYS)
+        old = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+        until = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder}: not the keys of `fedaccord federation certificates`: {error}") from None
+    known = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    short = until < datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+    if short:
+        write_durably(folder / "ca.pem", certificate(authority, authority, days))
+    write_durably(folder / "server.pem", certificate(server, authority, days, names_of(hosts) if hosts else known))
+    return short
+
+
+KEYS = ("ca", "server")
+
+
+def private_pem(key: Any) -> bytes:
+    """Write a private key as PEM, without a password."""
+    from cryptography.hazmat.primitives import serialization
+
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return bytes(key.private_bytes(pem, form, serialization.NoEncryption()))
+
+
+def names_of(hosts: Sequence[str]) -> Any:
+    """Return the names and addresses of the SuperLink as a certificate has them."""
+    from cryptography import x509
+
     names: list[x509.GeneralName] = []
     for host in hosts:
         try:
             names.append(x509.IPAddress(ipaddress.ip_address(host)))
         except ValueError:
             names.append(x509.DNSName(host))
-    signed = (
-        certificate("superlink", server, authority, False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .sign(authority, hashes.SHA256())
+    return x509.SubjectAlternativeName(names)
+
+
+def certificate(key: Any, issuer: Any, days: int, hosts: Any = None) -> bytes:
+    """Sign a certificate as PEM: the SuperLink's at these hosts, or, without any, that of the authority itself."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, text)])
+
+    now, is_authority = datetime.datetime.now(datetime.UTC), hosts is None
+    usage = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
+         "decipher_only"), False
+    )  # fmt: skip
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name(AUTHORITY if is_authority else SUPERLINK))
+        .issuer_name(name(AUTHORITY))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + datetime.timedelta(days=min(0, days) - 1))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
+        .add_extension(
+            x509.KeyUsage(digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, **usage), True
+        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), critical=False)
     )
-    pem = serialization.Encoding.PEM
-    for file, key in (("ca.key", authority), ("server.key", server)):
-        secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        write_durably(folder / file, secret, mode=0o600)
-    write_durably(folder / "ca.pem", own.public_bytes(pem))
-    write_durably(folder / "server.pem", signed.public_bytes(pem))
-    write_durably(folder / "secret", secrets.token_hex(32).encode(), mode=0o600)
+    if hosts is not None:
+        made = made.add_extension(hosts, critical=False).add_extension(
+            x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+        )
+    return bytes(made.sign(issuer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
 def make_node_key(path: Path) -> None:

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fedaccord.core.errors import EngineError
-from fedaccord.core.files import lock_folder
+from fedaccord.core.files import lock_folder, write_durably
 from fedaccord.core.processes import activity, die_with
 from fedaccord.flower.adapter import register
 from fedaccord.flower.certificates import Link, make_authority, make_node_key
 from fedaccord.flower.superlink import command_line, files_of, free_port, set_aside
 
+ADDRESS = "address"
+"""In the folder of a federation: where its SuperLink is, or was last."""
 STOPPED = 130
 """The exit status when a person asked to stop."""
 
@@ -37,9 +39,9 @@ class Part:
 class LocalFederation:
     """A federation whose processes all run on loopback; whoever dies is started again.
 
-    Its folder has settings.toml, keys, run (the server's run folder), node0 ... (each client's own), *.log, and link.db
-    (the SuperLink's). The folder is locked from here until `end`: two federations in one folder would mix up their keys
-    and sign off each other's nodes.
+    Its folder has settings.toml, keys, run (the server's run folder), node0 ... (each client's own), *.log, address and
+    link.db (the SuperLink's). The folder is locked from here until `end`: two federations in one folder would mix up
+    their keys and sign off each other's nodes.
     """
 
     MAX_DEATHS = 100
@@ -48,7 +50,15 @@ class LocalFederation:
     TELL = 15.0
     """Seconds between two lines that say what is being waited for."""
 
-    def __init__(self, folder: Path, nodes: int, insecure: bool = False, json: bool = False, simulate: bool = True):
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int,
+        insecure: bool = False,
+        json: bool = False,
+        simulate: bool = True,
+        log_format: str = "text",
+    ):
         self.folder, self.nodes, self.insecure = folder, nodes, insecure
         self.keys = folder / "keys"
         self.database = folder / "link.db"
@@ -64,6 +74,7 @@ class LocalFederation:
                 make_node_key(self.keys / name)
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
+        write_durably(folder / ADDRESS, self.address.encode())
 
         def key(option: str, name: str) -> list[str]:
             return [] if insecure else [option, str(self.keys / name)]
@@ -71,14 +82,14 @@ class LocalFederation:
         python = [sys.executable, "-m", "fedaccord.cli", "federation"]
         common = ["--config", str(folder / "settings.toml"), "--superlink", self.address]
         common += [*(["--insecure"] if insecure else []), *key("--root-certificates", "ca.pem")]
-        common += ["--simulate"] if simulate else []
+        common += [*(["--simulate"] if simulate else []), "--log-format", log_format]
         self.link = Part("superlink", command_line(self.port, self.database, None if insecure else self.keys))
         own = [["--client", str(node), "--private", str(folder / name)] for node, name in enumerate(names)]
         self.members = [
             Part(name, [*python, "node", *common, *words, *key("--key", name)])
             for name, words in zip(names, own, strict=True)
         ]
-        run = ["--run", str(folder / "run"), *(["--json"] if json else [])]
+        run = ["--run", str(folder / "run"), "--log-file", str(folder / "server.log"), *(["--json"] if json else [])]
         self.server = Part("server", [*python, "server", *common, *run, *key("--secret", "secret")])
 
     def parts(self) -> list[Part]:
@@ -103,7 +114,7 @@ class LocalFederation:
             self.spawn(part)
 
     def spawn(self, part: Part) -> None:
-        """Create the process. The server speaks to the terminal, the others write into a log file each."""
+        """Create the process. The server speaks to the terminal and has a log of its own; the others' output is one."""
         if part is self.link:
             self.set_aside_half_made()
         env = {

@@ -2,13 +2,14 @@
 
 import copy
 import hashlib
+import logging
 import math
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from flwr.app import ConfigRecord, Message, MessageType
 
 from fedaccord.client.store import ClientStore
 from fedaccord.client.training import Site, train
+from fedaccord.core import logs
 from fedaccord.core.errors import FedAccordError, SettingsError, UpdateRefused
 from fedaccord.core.files import write_durably
+from fedaccord.core.logs import note
 from fedaccord.core.packages import check, check_finite, decode, flatten
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.processes import die_with
@@ -35,6 +38,7 @@ from fedaccord.flower.wire import (
     refusal_record,
     reply_with,
     update_record,
+    weight,
 )
 
 
@@ -133,31 +137,57 @@ class Member:
         return order
 
 
-def run_node(link: Link, member: Member, say: Callable[[str], None], patience: float | None = None) -> None:
+def run_node(link: Link, member: Member, patience: float | None = None) -> None:
     """Be a SuperNode for this client until SIGTERM. Code that a server sends is never fetched, let alone run.
 
     Each order is carried out in a process forked for it, so that whatever happens there leaves this one in peace.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    note = None if link.key is None else Path(f"{link.key}.node")
-    if note is not None and note.exists() and note.read_text().isdigit():
-        sign_off(link, int(note.read_text()))
+    memo = None if link.key is None else Path(f"{link.key}.node")
+    if memo is not None and memo.exists() and memo.read_text().isdigit():
+        sign_off(link, int(memo.read_text()))
     torch.set_num_threads(1)
     with connect(link, patience) as connection:
-        if note is not None:
-            write_durably(note, str(connection.node).encode())
-        say(f"client {member.client} is connected as node {connection.node}")
+        if memo is not None:
+            write_durably(memo, str(connection.node).encode())
+        note(logs.CONNECTED, client=member.client, node=connection.node)
         while True:
             try:
                 message = connection.receive()
+                note(logs.CONTACT, logging.DEBUG)
                 if message is None:
                     time.sleep(POLL)
                     continue
                 begin = time.monotonic()
+                facts = facts_of_order(member, message)
                 reply = in_a_child(member, message)
-                connection.send(reply, time.monotonic() - begin)
+                took = time.monotonic() - begin
+                connection.send(reply, took)
+                note_reply(reply, took, facts)
             except MessageDropped as error:
-                say(f"dropped a message: {error}")
+                note(logs.DROPPED, logging.WARNING, client=member.client, why=str(error))
+
+
+def facts_of_order(member: Member, message: Message) -> dict[str, Any] | None:
+    """Log that an order came, and return what later lines say of it too; None if the message is a question."""
+    if message.metadata.message_type.startswith(MessageType.QUERY):
+        return None
+    round = records_of(message).get("round")
+    facts: dict[str, Any] = {"round": round if type(round) is int else None, "client": member.client}
+    note(logs.ORDER_RECEIVED, **facts, bytes=weight(message.content))
+    return facts
+
+
+def note_reply(reply: Message, seconds: float, facts: Mapping[str, Any] | None) -> None:
+    """Log what became of an order."""
+    if facts is None:
+        return
+    if reply.has_error():
+        note(logs.ORDER_FAILED, logging.ERROR, **facts)
+    elif "why" in (record := records_of(reply)):
+        note(logs.ORDER_REFUSED, logging.WARNING, **facts, why=record["why"])
+    else:
+        note(logs.UPDATE_SENT, **facts, bytes=weight(reply.content), seconds=round(seconds, 3))
 
 
 def in_a_child(member: Member, message: Message) -> Message:

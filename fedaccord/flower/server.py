@@ -1,6 +1,7 @@
 """The server's end of a real federation: an engine that trains its clients over Flower's grid."""
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedaccord.core import logs
+from fedaccord.core.logs import note
 from fedaccord.core.packages import encode
 from fedaccord.core.records import ClientUpdate, Order, Params, Refusal
 from fedaccord.flower import wire
@@ -19,7 +22,10 @@ took in the round before if that is longer; each time after twice as long."""
 FIRST = 60.0
 """The same, before anybody has answered."""
 ROLL = 30.0
-"""Seconds that a node has to say which client it is, before it is asked again."""
+"""Seconds that a node has to say which client it is, before it is asked again and has twice as long: a stock SuperNode
+starts a Python process with torch for the answer, which on a busy machine may take more than this."""
+TELL = (5.0, 30.0)
+"""Seconds before it is first said who is being waited for, and between two such lines."""
 
 
 class FlowerEngine:
@@ -51,6 +57,7 @@ class FlowerEngine:
         self.nodes: dict[int, int] = {}  # client -> node
         self.asked: dict[str, int] = {}  # roll-call messages that wait for an answer
         self.answered: set[int] = set()  # nodes that have said who they are
+        self.lives: dict[int, float] = {}  # node -> seconds that it has for that, if it was too slow before
         self.absent: set[int] = set()  # clients that did not answer in their last round
         self.online: set[int] = set()
         self.one_by_one = False  # whether replies are pulled singly, since one of them was beyond reading
@@ -77,13 +84,17 @@ class FlowerEngine:
         pause = dict.fromkeys(order.cohort, self.pause)
         done: dict[int, ClientUpdate | Refusal] = {}
         waiting = list(order.cohort)
-        look = 0.0
+        look, tell = 0.0, begin + TELL[0]
+        note(logs.ROUND_BEGAN, round=order.round, clients=len(order.cohort))
         while waiting:
             now = time.monotonic()
             missing = [client for client in waiting if client not in done]
             if now >= look:
                 look = now + 1.0
-                self.online = set(self.grid.get_node_ids())
+                self.see(set(self.grid.get_node_ids()))
+            if now >= tell and missing:
+                tell = now + TELL[1]
+                self.say_who_is_missing(order, missing)
             if any(self.nodes.get(client) not in self.online for client in missing):
                 self.call_roll()
             ready = [client for client in missing if now >= due[client] and self.nodes.get(client) in self.online]
@@ -91,6 +102,7 @@ class FlowerEngine:
             numbers = self.send(letters, order.round, max(1.0, end - now))
             for client, number in zip(ready, numbers, strict=True):
                 sent[number] = client
+                note(logs.ORDER_SENT, round=order.round, client=client, bytes=wire.weight(contents[client]))
                 due[client], pause[client] = now + pause[client], 2 * pause[client]
             for number, reply in self.pull(list(sent)):
                 client = sent.pop(number)
@@ -98,6 +110,8 @@ class FlowerEngine:
                     due[client] = min(due[client], time.monotonic() + 1.0)
                 elif client in missing and client not in done:
                     answer = wire.read_update(client, order, wire.records_of(reply), self.metrics)
+                    took, size = round(time.monotonic() - begin, 3), wire.weight(reply.content)
+                    note(logs.UPDATE_RECEIVED, round=order.round, client=client, bytes=size, seconds=took)
                     if self.fixed is not None and self.lacks(answer) and wire.FIXED not in contents[client]:
                         contents[client][wire.FIXED] = self.fixed
                         due[client] = 0.0
@@ -118,7 +132,27 @@ class FlowerEngine:
                 yield done.pop(waiting.pop(0))
             if waiting:
                 time.sleep(POLL)
+        note(logs.ROUND_COLLECTED, logging.DEBUG, round=order.round)
         self.pause = max(RESEND, 3 * slowest) if slowest else self.pause
+
+    def see(self, online: set[int]) -> None:
+        """Take in which nodes are online now, and log which clients went and came back with one."""
+        note(logs.CONTACT, logging.DEBUG)
+        for client, node in self.nodes.items():
+            if node in self.online - online:
+                note(logs.DISCONNECTED, logging.WARNING, client=client, node=node)
+            elif node in online - self.online:
+                note(logs.CONNECTED, client=client, node=node)
+        self.online = online
+
+    def say_who_is_missing(self, order: Order, missing: Sequence[int]) -> None:
+        """Log how many nodes are being waited for; or, if all are there, how many updates."""
+        away = [client for client in missing if self.nodes.get(client) not in self.online]
+        what, level = (f"{len(away)} of {len(order.cohort)} nodes", logging.WARNING)
+        if not away:
+            what, level = (f"{len(missing)} of {len(order.cohort)} updates", logging.INFO)
+        facts = {"round": order.round, "clients": away or missing, "nodes_online": len(self.online)}
+        note(f"{logs.WAITING} {what}", level, **facts)
 
     def lacks(self, answer: ClientUpdate | Refusal) -> bool:
         """Tell whether a client says that it has to be sent what is fixed."""
@@ -156,15 +190,20 @@ class FlowerEngine:
         self.answered &= self.online
         self.nodes = {client: node for client, node in self.nodes.items() if node in self.online}
         unknown = [node for node in self.online if node not in {*self.answered, *self.asked.values()}]
-        questions = [(node, RecordDict({wire.RECORD: ConfigRecord({})})) for node in unknown]
-        self.asked |= zip(self.send(questions, 0, ROLL, MessageType.QUERY), unknown, strict=True)
+        for node in unknown:
+            question = [(node, RecordDict({wire.RECORD: ConfigRecord({})}))]
+            numbers = self.send(question, 0, self.lives.get(node, ROLL), MessageType.QUERY)
+            self.asked |= dict.fromkeys(numbers, node)
         for number, reply in self.pull(list(self.asked)):
             node = self.asked.pop(number)
-            if reply is not None and not reply.has_error():
+            if reply is None or reply.has_error():
+                self.lives[node] = 2 * self.lives.get(node, ROLL)
+            else:
                 self.answered.add(node)
                 client = wire.read_identity(wire.records_of(reply))
-                if client is not None:
-                    self.nodes.setdefault(client, node)
+                if client is not None and client not in self.nodes:
+                    self.nodes[client] = node
+                    note(logs.CONNECTED, client=client, node=node)
 
     def prune(self, accepted: Mapping[int, int]) -> None:
         """Name these rounds in the next messages: the clients may forget what is older."""

@@ -48,6 +48,12 @@ def records_of(message: Message) -> dict[str, Any]:
     return {name: value for part in (RECORD, FOR_CLIENT, FIXED) for name, value in found.get(part, {}).items()}
 
 
+def weight(content: RecordDict) -> int:
+    """Return how many bytes of tensors a message holds; the rest is about a thousand."""
+    records = content.config_records.values()
+    return sum(len(value) for record in records for value in record.values() if isinstance(value, bytes))
+
+
 # ---------------------------------------------------------------- down
 
 

@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -35,12 +35,15 @@ class Outcome:
     warnings: list[str]  # what a person should know although the run went on
 
 
-def drive(setup: Setup, folder: RunFolder | None, view: View | None) -> Outcome:
-    """Run to the end, or go on from the folder's last checkpoint. Ctrl-C ends it after the round in progress."""
+def drive(setup: Setup, folder: RunFolder | None, view: View | None, others: Sequence[View] = ()) -> Outcome:
+    """Run to the end, or go on from the folder's last checkpoint. Ctrl-C ends it after the round in progress.
+
+    `others`: whoever is told of the rounds besides the view and the trackers.
+    """
     experiment, settings = setup.experiment, setup.settings
     engine = experiment.engine
     measured = [metric.name for metric in setup.metrics]
-    views = Together([*([view] if view else []), *(trackers(folder, settings, measured) if folder else [])])
+    views = Together([*([view] if view else []), *others, *(trackers(folder, settings, measured) if folder else [])])
     with torch_threads(settings.threads), stop_request() as asked:
         engine.open(folder.private if folder else None)
         about = fingerprint(settings, setup.params, experiment.data())

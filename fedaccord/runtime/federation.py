@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedaccord.config import Settings
 from fedaccord.core.batches import clone
 from fedaccord.core.errors import SettingsError
+from fedaccord.core.logs import attached
 from fedaccord.core.params import read_params
 from fedaccord.core.travel import travel_of
 from fedaccord.runtime.build import experiment_for, settle_home, setup_of, site_of, start_at_home, travels_of
@@ -19,6 +20,7 @@ from fedaccord.runtime.drive import Outcome, drive
 from fedaccord.runtime.entropy import settle_entropy
 from fedaccord.runtime.folder import SETTINGS, RunFolder, experiment_of
 from fedaccord.runtime.live import LineView
+from fedaccord.runtime.monitor import LogView, Roster
 from fedaccord.runtime.parts import client_parts, clients_of, parts_of, server_parts
 from fedaccord.runtime.start import start_model
 from fedaccord.tasks import PRESETS, Task
@@ -32,7 +34,7 @@ def client_settings(settings: Settings) -> Settings:
     if settings.weighting == "population":
         raise SettingsError("weighting = population: the server of a real federation does not know all clients' data")
     if settings.device != "cpu":
-        raise SettingsError(f"device = {settings.device}: a real federation trains on the CPU so far")
+        raise SettingsError(f"device = {settings.device}: a node cannot use a GPU for now; use device = cpu")
     return replace(settings, engine="flower", workers=None)
 
 
@@ -95,8 +97,8 @@ def serve_task(
     experiment = replace(experiment_for(parts, engine, clients_of(settings)), data=lambda: fixed.values())
     setup = setup_of(parts, experiment, "flower: a real federation", entropy, remarks)
     opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)
-    with opened as place:
-        return drive(setup, place, choose_view(setup))
+    with opened as place, attached(Roster(folder)):
+        return drive(setup, place, choose_view(setup), [LogView(settings.rounds)])
 
 
 def own(task: Task, settings: Settings) -> tuple[Task, Settings]:

@@ -6,6 +6,7 @@ from flower_helpers import Wire, client
 from helpers import hyper
 
 from fedaccord.core.records import Order, Refusal
+from fedaccord.flower.adapter import error_reply
 from fedaccord.flower.server import FlowerEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # flwr's own
@@ -68,6 +69,22 @@ def test_a_dead_client_costs_one_deadline_and_an_outage_does_not_use_up_the_run(
     wire.answers[12] = client(1)  # back, on another node
     wire.away = {11}
     assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate"] * 2
+
+
+def test_a_node_that_is_slow_to_say_who_it_is_has_longer_the_next_time(own_run, clock):
+    """What expired is answered with an error by Flower, twice here: 30, 60 and 120 seconds."""
+    left = [2]
+
+    def slow(message):
+        if message.metadata.message_type == "query" and left[0]:
+            left[0] -= 1
+            return error_reply(message, "expired")
+        return client(1)(message)
+
+    wire = Wire({10: client(0), 11: slow})
+    assert [each.client for each in engine_over(wire, deadline=9.0).train(TWO)] == [0, 1]
+    asked = [message.metadata for message in wire.pushed if message.metadata.message_type == "query"]
+    assert [each.ttl for each in asked if each.dst_node_id == 11] == [30.0, 60.0, 120.0]
 
 
 def test_an_order_dies_with_its_round(own_run, clock):
