@@ -191,6 +191,9 @@ class Settings:
     )
     tensorboard: bool = setting(False, "Also write TensorBoard's event files (extra: trackers).", role=OPERATION)
     mlflow: bool = setting(False, "Also log to MLflow, or into the run folder (extra: trackers).", role=OPERATION)
+    wandb: bool = setting(
+        False, "Also write Weights & Biases' files; WANDB_MODE=online: send them (extra: trackers).", role=OPERATION
+    )
     checkpoint_every: int = at_least(
         1, 1, "Write a checkpoint every so many rounds (and after the last).", role=OBSERVATION
     )
