@@ -293,11 +293,13 @@ def read_toml(path: Path) -> dict[str, Any]:
     version = values.pop("version", 1)
     if not isinstance(version, int) or version > VERSION:
         raise SettingsError(f"{path}: is of version {version!r}; this fedaccord reads up to {VERSION}")
+    # a run folder of 0.1 has every setting, under the old names; a person's file has a few
+    folder_of_0_1 = version == 1 and "task" in values and not RENAMED.keys().isdisjoint(values)
     values = {RENAMED.get(name, name): value for name, value in values.items()}
     try:
         method = values.get("method")
         found = find(method if isinstance(method, str) else FIELDS["method"].default)
-        if version == 1 and "task" in values:  # a run folder's settings, all that there were; not a person's few
+        if folder_of_0_1:
             new = {name: value for name, value in printed(found).items() if name not in OURS}
             values = {**new, **values}
         there = table(found)
