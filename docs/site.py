@@ -87,7 +87,8 @@ def page_of(notebook: Path) -> tuple[str, dict[str, bytes]]:
                 pictures[name] = base64.b64decode("".join(data["image/png"]))
                 parts.append(f"![curves by round]({name})")
             elif "text/html" in data:
-                parts.append(re.sub(r"<style.*?</style>\s*", "", "".join(data["text/html"]), flags=re.DOTALL))
+                plain = re.sub(r"<style.*?</style>\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
+                parts.append(plain.replace(' border="1" class="dataframe"', ""))  # the site's own style
             else:
                 text = "".join(output.get("text") or data["text/plain"])
                 parts.append(f"```text\n{text.rstrip()}\n```")

@@ -22,7 +22,7 @@ def follow(page, folder, change=lambda text: text):
     for content in re.findall(r"```toml\n(.*?)```", text, re.DOTALL):
         (folder / "settings.toml").write_text(content)
     commands = "".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL))
-    script = f"set -e\ntrap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n{commands}"
+    script = f"set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n{commands}"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -49,3 +49,11 @@ def test_a_real_federation_in_half_an_hour(tmp_path):
     assert malignant + east + west == 350
     assert east - west in (0, 1)
     assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_add_a_method(tmp_path):
+    follow("add_method.md", tmp_path)
+    assert read_rounds(tmp_path / "runs" / "second")[-1]["method"]["Leash.length"] > 0
+    assert "leash_hold" in read_rounds(tmp_path / "runs" / "tuned")[-1]["hyper"]
+    assert "| FA | Leash |" in (tmp_path / "runs" / "compared" / "table.md").read_text()
