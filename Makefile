@@ -77,7 +77,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "adding the tools for development"
-	$(PIP) --editable '.[dev,report,notebook,audio,ray,trackers,flower,export]'
+	$(PIP) --editable '.[dev,report,notebook,audio,ray,trackers,flower,export,docs]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.core
