@@ -108,12 +108,8 @@ def settings() -> str:
     """Every setting with its default and its sentence, as the command line has them."""
     from fedaccord.config import table
 
-    lines = [
-        "# Settings",
-        "",
-        "As keywords of `federate()`, as options of `fedaccord run` (`--batch-size 32`) or in a TOML file.",
-    ]
-    lines += ["", "| setting | default | what it is |", "|---|---|---|"]
+    where = "Keywords of `federate()`, options of `fedaccord run` (`--batch-size 32`), lines of a TOML file."
+    lines = ["# Settings", "", where, "", "| setting | default | what it is |", "|---|---|---|"]
     for name, each in table().items():
         default = "" if each.default is None else f"`{each.default!r}`"
         lines.append(f"| `{name}` | {default} | {each.help} |".replace("\n", " "))
