@@ -1,5 +1,5 @@
 # Two commands for a newcomer: `make run` and `make test`. Both set up whatever is missing first.
-# While working: `make quick`. Before a release, after `make test`: `make portable`.
+# While working: `make quick`. Before a release, after `make test`: `make portable`, `make docs`, `make dist`.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest
 # also for the build environment of the package itself
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: run test quick quick-tests portable check browser pictures clean
+.PHONY: run test quick quick-tests portable check browser pictures notebook docs dist clean
 
 run: $(VENV)/.core
 	$(BIN)/fedaccord compare --task digits --methods FA,FA+RM+AH --results runs/first-look
@@ -44,8 +44,28 @@ browser:
 pictures: $(VENV)/.dev
 	$(BIN)/python docs/make_pictures.py
 
+# run docs/own_data.ipynb anew and keep what its cells show
+notebook: $(VENV)/.dev
+	$(BIN)/python docs/make_notebook.py
+
+# build/site; a warning is an error
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# dist/: wheel and sdist, checked, and the wheel tried in an environment that has nothing else
+dist: $(VENV)/.core
+	rm -rf dist build/lib build/empty build/try
+	$(PIP) build twine
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python .ci/check_dist.py dist
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	build/empty/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	mkdir build/try && cd build/try && ../empty/bin/fedaccord run digits --rounds 3
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 
 # torch by itself first: its pin is what keeps gigabytes of GPU libraries away
 $(VENV)/.core: pyproject.toml constraints.txt
@@ -57,5 +77,9 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.core
 	@echo "adding the tools for development"
-	$(PIP) --editable '.[dev,report,audio,ray,trackers,flower,export]'
+	$(PIP) --editable '.[dev,report,notebook,audio,ray,trackers,flower,export,docs]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.core
+	$(PIP) --editable '.[docs]'
 	touch $@

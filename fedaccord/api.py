@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -26,11 +26,17 @@ from fedaccord.data.sets import Data, as_examples
 from fedaccord.methods.registry import as_method
 from fedaccord.metrics import Metrics, metrics_of
 from fedaccord.runtime.build import simulation_of
+from fedaccord.runtime.chart import curves
 from fedaccord.runtime.drive import drive
 from fedaccord.runtime.folder import RunFolder, read_raw
 from fedaccord.runtime.live import choose
 from fedaccord.runtime.parts import Parts
+from fedaccord.runtime.trackers import figures
 from fedaccord.server.steps import with_server_steps
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,19 @@ class History:
                 folder.append(log)
             folder.save(self.state, about=self.about)
         return folder.path
+
+    def plot(self) -> "Figure":
+        """Draw loss and test metrics by round: shown at a notebook cell's end; `.savefig(path)` writes it."""
+        return curves(self.rounds, self.metrics)
+
+    def to_pandas(self) -> "DataFrame":
+        """Return a table with one line for each round: the columns of rounds.csv."""
+        try:
+            import pandas
+        except ImportError:
+            raise SettingsError("to_pandas needs the notebook extra: pip install 'fedaccord[notebook]'") from None
+        rounds = pandas.Index([log.round for log in self.rounds], name="round")
+        return pandas.DataFrame([figures(log) for log in self.rounds], index=rounds)
 
 
 def own_function(name: str, given: Any, expected: str) -> Any:
@@ -104,7 +123,7 @@ def federate(
                 rest is frozen if it is not trained, and otherwise each client's own
     prepare     stored inputs -> what the model sees; gets a generator in training, None otherwise
     folder      a run folder, kept up to date every round; if it holds this run already, training goes on from there
-    show        print progress
+    show        show progress: a live chart in a notebook, a picture in a terminal, plain lines elsewhere
     settings    any other setting by its name: lr, steps, batch_size, device ...
     """
     plain = loss is None

@@ -191,6 +191,9 @@ class Settings:
     )
     tensorboard: bool = setting(False, "Also write TensorBoard's event files (extra: trackers).", role=OPERATION)
     mlflow: bool = setting(False, "Also log to MLflow, or into the run folder (extra: trackers).", role=OPERATION)
+    wandb: bool = setting(
+        False, "Also write Weights & Biases' files; WANDB_MODE=online: send them (extra: trackers).", role=OPERATION
+    )
     checkpoint_every: int = at_least(
         1, 1, "Write a checkpoint every so many rounds (and after the last).", role=OBSERVATION
     )
@@ -290,11 +293,13 @@ def read_toml(path: Path) -> dict[str, Any]:
     version = values.pop("version", 1)
     if not isinstance(version, int) or version > VERSION:
         raise SettingsError(f"{path}: is of version {version!r}; this fedaccord reads up to {VERSION}")
+    # a run folder of 0.1 has every setting, under the old names; a person's file has a few
+    folder_of_0_1 = version == 1 and "task" in values and not RENAMED.keys().isdisjoint(values)
     values = {RENAMED.get(name, name): value for name, value in values.items()}
     try:
         method = values.get("method")
         found = find(method if isinstance(method, str) else FIELDS["method"].default)
-        if version == 1 and "task" in values:  # a run folder's settings, all that there were; not a person's few
+        if folder_of_0_1:
             new = {name: value for name, value in printed(found).items() if name not in OURS}
             values = {**new, **values}
         there = table(found)

@@ -109,6 +109,10 @@ def test_a_file_of_version_0_1_is_read(tmp_path):
     path = tmp_path / "settings.toml"
     path.write_text('method = "FA"\nrm_store = "disk"\nrm_weight = 0.0001\nentropy_min = 2.0032\n')
     assert config.make(config.read_toml(path)).store == "disk"
+    path.write_text('task = "mnist"\nmethod = "FA+AH"\nrm_store = "disk"\n')
+    assert config.make(config.read_toml(path)).grid == "lr = 0.05..0.5/9 log; steps = 5..45/9"  # as 0.1 had it
+    path.write_text('task = "mnist"\nmethod = "FA+AH"\n')  # a person's few settings are no folder of 0.1
+    assert config.make(config.read_toml(path)).grid == config.GRID
     path.write_text("version = 99\n")
     with pytest.raises(SettingsError, match="is of version 99"):
         config.read_toml(path)

@@ -1,6 +1,7 @@
 """What a run leaves besides its log; also after a stop between log line and checkpoint."""
 
 import csv
+import json
 
 import pytest
 
@@ -97,3 +98,33 @@ def test_mlflow_has_every_round_once(stopped, monkeypatch):
     assert [(metric.step, metric.value) for metric in sorted(history, key=lambda m: m.step)] == [
         (log.round, log.loss) for log in logs
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.anywhere
+@pytest.mark.filterwarnings("ignore")  # of the library's own making
+def test_wandb_offline_has_every_round_once(stopped, monkeypatch):
+    """Read back from the file that `wandb sync` would send: of the three processes only the last one's is there."""
+    wandb = pytest.importorskip("wandb")
+    for name in ("WANDB_MODE", "WANDB_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    path, logs = stopped(wandb=True)
+    wandb.teardown()  # as at a process's end: until then its writer may still hold the last lines
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    (file,) = (path / "wandb").glob("offline-run-*/*.wandb")
+    store = DataStore()
+    store.open_for_scan(str(file))
+    written = [Record.FromString(data) for data in iter(store.scan_data, None)]
+    (run,) = [record.run for record in written if record.WhichOneof("record_type") == "run"]
+    assert run.project == "fedaccord"
+    assert run.host == ""  # neither the machine's name nor its hardware
+    assert {item.key: json.loads(item.value_json) for item in run.config.update}["method"] == "FA+AH"
+    rows = [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        for record in written
+        if record.WhichOneof("record_type") == "history"
+    ]
+    assert [(row["_step"], row["loss"]) for row in rows] == [(log.round, log.loss) for log in logs]
+    assert [row["hyper/lr"] for row in rows] == [log.hyper["lr"] for log in logs]

@@ -1,6 +1,7 @@
-"""What a person sees while a run goes on: a live picture in a terminal, plain lines elsewhere."""
+"""What a person sees of a run that goes on: a picture in a terminal, a chart in a notebook, plain lines elsewhere."""
 
 import dataclasses
+import importlib.util
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -38,6 +39,10 @@ def choose(setup: Setup, as_json: bool) -> View:
     if as_json:
         return JsonView()
     console = Console()
+    if console.is_jupyter and importlib.util.find_spec("matplotlib"):
+        from fedaccord.runtime.chart import NotebookView
+
+        return NotebookView(setup)
     return LiveView(setup, console) if console.is_terminal else LineView(setup)
 
 

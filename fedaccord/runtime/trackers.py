@@ -1,4 +1,4 @@
-"""Where a run's figures go besides its log: a CSV file always, TensorBoard and MLflow if asked for.
+"""Where a run's figures go besides its log: a CSV file always; TensorBoard, MLflow, Weights & Biases if asked for.
 
 All of them are views: told of every round, and after a resume of all rounds before. The log alone counts; these are
 made from it.
@@ -6,6 +6,8 @@ made from it.
 
 import csv
 import os
+import secrets
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -137,6 +139,50 @@ class MlflowTracker(View):
             self.client.set_terminated(self.run)
 
 
+class WandbTracker(View):
+    """Files in the run folder's wandb/, for `wandb sync`; WANDB_MODE=online sends the figures while the run goes on."""
+
+    def __init__(self, folder: RunFolder, settings: Mapping[str, Any]):
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read at import: nothing leaves that was not asked for
+        try:
+            import wandb
+        except ImportError:
+            raise SettingsError(f"wandb {MISSING}") from None
+        self.wandb, self.settings, self.folder = wandb, settings, folder.path.resolve()
+        self.mode = os.environ.get("WANDB_MODE") or "offline"
+        self.note = folder.path / "wandb_run"
+        self.run: Any = None
+
+    def begin(self, done: Sequence[RoundLog]) -> None:
+        if not self.note.exists():
+            self.note.write_text(secrets.token_hex(4))
+        name = self.note.read_text().strip()
+        # offline runs cannot be gone on with: what an earlier process wrote comes again, whole
+        for earlier in (self.folder / "wandb").glob(f"offline-run-*-{name}"):
+            shutil.rmtree(earlier)
+        off = ("disable_git", "disable_code", "x_disable_meta", "x_disable_stats", "x_disable_machine_info")
+        figures_only = {"console": "off", "host": "", "x_save_requirements": False, **dict.fromkeys(off, True)}
+        self.run = self.wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or "fedaccord",
+            id=name,
+            name=self.folder.name,
+            dir=self.folder,
+            config=dict(self.settings),
+            resume="allow" if self.mode == "online" else None,
+            settings={"mode": self.mode, "silent": True, **figures_only},
+        )
+        for log in done:
+            self.show(log)
+
+    def show(self, log: RoundLog) -> None:
+        if log.round >= self.run.step:  # else it was sent before a kill, and the same figures are there already
+            self.run.log(figures(log), step=log.round)
+
+    def end(self) -> None:
+        if self.run is not None:
+            self.run.finish()
+
+
 class Together(View):
     """Several views as one."""
 
@@ -164,4 +210,6 @@ def trackers(folder: RunFolder, settings: Settings, metrics: Sequence[str]) -> l
         found.append(TensorBoardTracker(folder))
     if settings.mlflow:
         found.append(MlflowTracker(folder, settings.values()))
+    if settings.wandb:
+        found.append(WandbTracker(folder, settings.values()))
     return found

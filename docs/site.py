@@ -1,0 +1,126 @@
+"""What the site has besides docs/: the README as its home, the notebook, the examples, the settings, the results.
+
+Files are linked to each other as they lie in the repository; here those links are made to point at the site's pages.
+"""
+
+import base64
+import json
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+"""Pages that lie beside docs/, and what they are called on the site."""
+PLAIN = ("LICENSE", "CITATION.cff")
+TABLES = ("mnist", "cifar10", "kws", "overhead", "steps-mnist", "steps-cifar10", "search-mnist", "search-cifar10",
+          "search-kws")  # fmt: skip
+LINK = re.compile(r"""(\]\(|\bsrc=")([^)"\s#:]+)""")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add every page that nav does not name."""
+    assert config.nav is not None
+    named = json.dumps(config.nav)
+    there = sorted(path.name for path in Path(config.docs_dir).glob("*.md"))
+    more = [name for name in there if f'"{name}"' not in named]
+    if more:
+        config.nav.append({"More": more})
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    def add(name: str, content: str | bytes) -> None:
+        files.append(File.generated(config, name, content=content))
+
+    for source, name in PAGES.items():
+        add(name, (ROOT / source).read_text(encoding="utf-8"))
+    for path in [*(ROOT / "results" / "figures").glob("*.svg"), *(ROOT / name for name in PLAIN)]:
+        add(path.relative_to(ROOT).as_posix(), path.read_bytes())
+    for path in sorted(Path(config.docs_dir).glob("*.ipynb")):
+        text, pictures = page_of(path)
+        add(f"{path.stem}.md", text)
+        for name, picture in pictures.items():
+            add(name, picture)
+    add("examples.md", examples())
+    add("settings.md", settings())
+    if "results.md" not in files.src_uris:
+        add("results.md", tables())
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, **more: Any) -> str:
+    name = page.file.src_uri
+    origin = next((source for source, called in PAGES.items() if called == name), f"docs/{name}")
+    return LINK.sub(lambda found: found[1] + relative(found[2], posixpath.dirname(origin), name), markdown)
+
+
+def relative(link: str, folder: str, page: str) -> str:
+    """The same link on the site: `link` is seen from `folder` of the repository, the answer from the site's `page`."""
+    path = posixpath.normpath(posixpath.join(folder, link))
+    if path in PAGES:
+        target = PAGES[path]
+    elif path.startswith("examples"):
+        target = "examples.md"
+    elif path.startswith("docs/"):
+        target = re.sub(r"\.ipynb$", ".md", path.removeprefix("docs/"))
+    else:
+        target = path
+    return posixpath.relpath(target, posixpath.dirname(page) or ".")
+
+
+def page_of(notebook: Path) -> tuple[str, dict[str, bytes]]:
+    """A notebook's cells and what they showed, as Markdown; and its pictures by name."""
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "image/png" in data:
+                name = f"{notebook.stem}-{len(pictures) + 1}.png"
+                pictures[name] = base64.b64decode("".join(data["image/png"]))
+                parts.append(f"![curves by round]({name})")
+            elif "text/html" in data:
+                plain = re.sub(r"<style.*?</style>\s*", "", "".join(data["text/html"]), flags=re.DOTALL)
+                parts.append(plain.replace(' border="1" class="dataframe"', ""))  # the site's own style
+            else:
+                text = "".join(output.get("text") or data["text/plain"])
+                parts.append(f"```text\n{text.rstrip()}\n```")
+    return "\n\n".join(parts), pictures
+
+
+def examples() -> str:
+    """Every example as it stands in its file."""
+    parts = ["# Examples", "Whole files to copy; a test runs each of them."]
+    for path in sorted((ROOT / "examples").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        parts += [f"## {name}", f"```python\n{path.read_text(encoding='utf-8').rstrip()}\n```"]
+    return "\n\n".join(parts)
+
+
+def settings() -> str:
+    """Every setting with its default and its sentence, as the command line has them."""
+    from fedaccord.config import table
+
+    where = "Keywords of `federate()`, options of `fedaccord run` (`--batch-size 32`), lines of a TOML file."
+    lines = ["# Settings", "", where, "", "| setting | default | what it is |", "|---|---|---|"]
+    for name, each in table().items():
+        default = "" if each.default is None else f"`{each.default!r}`"
+        lines.append(f"| `{name}` | {default} | {each.help} |".replace("\n", " "))
+    return "\n".join(lines)
+
+
+def tables() -> str:
+    """What `fedaccord reproduce` made: every table, every figure."""
+    parts = ["# Tables and figures", "Made from the logs in results/ by `fedaccord reproduce all --no-run`."]
+    for name in TABLES:
+        parts.append("## " + (ROOT / "results" / "tables" / f"{name}.md").read_text(encoding="utf-8"))
+    for path in sorted((ROOT / "results" / "figures").glob("*.svg")):
+        parts.append(f"![{path.stem}](../results/figures/{path.name})")
+    return "\n\n".join(parts)
