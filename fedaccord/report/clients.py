@@ -122,9 +122,8 @@ def weighted(rates: Sequence[float | None], weights: Sequence[int] | None) -> fl
 
 def spread(run: Run, detail: float) -> dict[str, Any]:
     """How the metric to judge by is distributed over the clients that measured it: least, quartiles, most, by round."""
-    there = [(line["round"], trained.measured) for line, trained in zip(run.lines, run.trained, strict=True)]
-    there = [(round, [each for each in values if each is not None]) for round, values in there]
-    there = [(round, values) for round, values in there if values]
+    known = [[each for each in trained.measured if each is not None] for trained in run.trained]
+    there = [(line["round"], values) for line, values in zip(run.lines, known, strict=True) if values]
     kept = [there[i] for i in evenly(len(there), CURVE, detail)]
     ends = [np.percentile(values, (0, 25, 50, 75, 100)).tolist() for _, values in kept]
     values = [[number(each) for each in five] for five in ends]

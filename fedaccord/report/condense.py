@@ -10,7 +10,7 @@ import numpy as np
 
 from fedaccord import config
 from fedaccord.core.errors import RunError, SettingsError
-from fedaccord.core.settings import EXPERIMENT, Setting
+from fedaccord.core.settings import EXPERIMENT, NUMERICS, OBSERVATION, OPERATION, Setting
 from fedaccord.report.clients import attended, class_rates, contribution, divergences, spread
 from fedaccord.report.runs import Run, read_run
 from fedaccord.report.tuner import CURVE, evenly, number, story
@@ -39,7 +39,7 @@ def page_data(runs: Sequence[Path]) -> dict[str, Any]:
             "settings": settings_table(read),
             "names": explained([run.method for run in read]),
         }
-        data["summary"] = summary(data)
+        data["summary"] = summary(data, groups(read))
         size = len(json.dumps(data, separators=(",", ":")))
         if size < LIMIT or detail < 1e-3:
             return data
@@ -54,6 +54,15 @@ def described(runs: Sequence[Run]) -> dict[str, Setting]:
         known |= config.table(run.method)
     bare = {name: Setting(name, kind, None, "") for name, kind in there.items() if name not in known}
     return {name: each for name, each in {**known, **bare}.items() if name in there}
+
+
+def groups(runs: Sequence[Run]) -> list[int]:
+    """A number for each run; those that differ in nothing but the seed, or in how they are operated, share it."""
+    table = described(runs)
+    apart = (NUMERICS, OPERATION, OBSERVATION)
+    told = [name for name, setting in table.items() if name != "seed" and setting.role not in apart]
+    keys = [tuple(shown(run.settings.get(name)) for name in told) for run in runs]
+    return [keys.index(key) for key in keys]
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

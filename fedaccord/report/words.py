@@ -15,17 +15,17 @@ SPLITS = {
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
-def summary(data: Mapping[str, Any]) -> list[str]:
-    """What was trained, where, and how well; then what went wrong."""
+def summary(data: Mapping[str, Any], groups: Sequence[int]) -> list[str]:
+    """What was trained, where, and how well; then what went wrong. Runs of a group differ by their seed alone."""
     runs = data["runs"]
     if not any(run["finished"] for run in runs):
         return [f"{trained(runs)}: no round has finished yet."]
-    said = result(runs, data["metrics"])
+    said = result(runs, groups, data["metrics"])
     return [f"{trained(runs)}{': ' if said else ''}{said}.", f"{trouble(runs)}."]
 
 
 def trained(runs: Sequence[Mapping[str, Any]]) -> str:
-    """'A model for digits was trained for 150 rounds on 10 clients, each ..., in two ways'."""
+    """'A model for digits was trained for 150 rounds on 10 clients, each ..., by two methods'."""
     tasks, clients, rounds = ({run[name] for run in runs} for name in ("task", "clients", "finished"))
     what = f"A model for {tasks.pop()}" if len(tasks) == 1 else f"Models for {', '.join(sorted(tasks))}"
     were = "was" if what.startswith("A ") else "were"
@@ -33,34 +33,42 @@ def trained(runs: Sequence[Mapping[str, Any]]) -> str:
     split = {run["split"] for run in runs}
     how = SPLITS.get(split.pop(), "") if len(split) == 1 else ""
     length = f"for {span(rounds)} round{'' if rounds == {1} else 's'}"
-    ways = f", {in_words(len(runs))} times" if len(runs) > 1 else ""
+    methods = len({run["method"] for run in runs})
+    ways = f", by {in_words(methods)} methods" if methods > 1 else f", in {in_words(len(runs))} runs"
+    ways = ways if len(runs) > 1 else ""
     return f"{what} {were} trained {length} on {where}{f', {how}' if how else ''}{ways}"
 
 
-def result(runs: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]]) -> str:
-    """The winner and by how much; runs that differ by their seed alone count as one. Nothing where nobody tested."""
+def result(runs: Sequence[Mapping[str, Any]], groups: Sequence[int], metrics: Sequence[Mapping[str, Any]]) -> str:
+    """The winner and by how much, by the mean of a group. Nothing where nobody tested, or tasks differ."""
     if not metrics or len({run["task"] for run in runs}) > 1:
         return ""
-    metric, groups = metrics[0], {}
-    for run in runs:
+    metric = metrics[0]
+    values: dict[int, list[float]] = {}
+    for run, group in zip(runs, groups, strict=True):
         value = run["metrics"][0] and run["metrics"][0]["last"]
         if value is not None:
-            groups.setdefault(without_seed(run), []).append(value)
-    means = sorted(((sum(v) / len(v), name) for name, v in groups.items()), reverse=metric["higher"])
-    if not means:
+            values.setdefault(group, []).append(value)
+    if not values:
         return ""
-    (best, first), *others = means
-    many = max(map(len, groups.values()))
-    mean = f", the mean of {many} seeds" if many > 1 else ""
+    means = {group: sum(each) / len(each) for group, each in values.items()}
+    first, *others = sorted(means, key=lambda group: means[group], reverse=metric["higher"])
+    mean = f", the mean of {in_words(len(values[first]))} seeds" if len(values[first]) > 1 else ""
     if not others:
-        return f"the test {metric['name']} is {shown(metric, best)}{mean}"
-    second, name = others[0]
-    if rounded(metric, best) == rounded(metric, second):
-        ahead = f", as has {name}"
-    else:
-        more = "more" if metric["higher"] else "less"
-        ahead = f", {gap(metric, best, second)} {more} than {name} ({shown(metric, second)})"
-    return f"{first} did best, with a test {metric['name']} of {shown(metric, best)}{mean}{ahead}"
+        return f"the test {metric['name']} is {shown(metric, means[first])}{mean}"
+    second = name_of(others[0], runs, groups)
+    apart = abs(rounded(metric, means[first]) - rounded(metric, means[others[0]]))
+    more = f"{gap(metric, apart)} {'more' if metric['higher'] else 'less'} than {second}"
+    ahead = f"{more} ({shown(metric, means[others[0]])})" if apart else f"as has {second}"
+    best = f"{name_of(first, runs, groups)} did best, with a test {metric['name']} of {shown(metric, means[first])}"
+    return f"{best}{mean}, {ahead}"
+
+
+def name_of(group: int, runs: Sequence[Mapping[str, Any]], groups: Sequence[int]) -> str:
+    """A run's label without its seed, unless another group would be called the same."""
+    short = [" · ".join(w for w in run["label"].split(" · ") if not w.startswith("seed ")) for run in runs]
+    alike = {each for each, name in zip(groups, short, strict=True) if name == short[group]}
+    return (short[group] or runs[group]["method"]) if len(alike) == 1 else runs[group]["label"]
 
 
 def trouble(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -105,11 +113,6 @@ def explained(methods: Sequence[Method | None]) -> list[list[str]]:
     return [[name, about] for name, about in parts.items() if name and about]
 
 
-def without_seed(run: Mapping[str, Any]) -> str:
-    """A run's label as its sister runs of other seeds have it too."""
-    return " · ".join(w for w in run["label"].split(" · ") if not w.startswith("seed ")) or run["method"]
-
-
 def span(values: set[int]) -> str:
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
@@ -132,8 +135,7 @@ def shown(metric: Mapping[str, Any], value: float) -> str:
     return f"{100 * value:.1f} %" if metric["percent"] else f"{value:.4g}"
 
 
-def gap(metric: Mapping[str, Any], best: float, second: float) -> str:
-    apart = abs(rounded(metric, best) - rounded(metric, second))
+def gap(metric: Mapping[str, Any], apart: float) -> str:
     if not metric["percent"]:
         return f"{apart:.3g}"
     return f"{apart:.1f} point{'' if apart == 1 else 's'}"

@@ -12,11 +12,13 @@ function draw(id, { marks, x, y, ...options }, summary, rows) {
   const node = byId(id);
   const axis = { label: null, labelArrow: "none", labelAnchor: "center", line: false };
   node.setAttribute("aria-label", summary);
-  node.replaceChildren(Plot.plot({
-    width: node.clientWidth, height: 280, marginLeft: 52, marginRight: 14, marginTop: 12, marginBottom: 40,
+  const picture = Plot.plot({
+    width: node.clientWidth, height: 280, marginLeft: 58, marginRight: 14, marginTop: 12, marginBottom: 40,
     style: { background: "none", overflow: "visible" }, color: { type: "identity" }, opacity: { type: "identity" },
     x: { ...axis, ...x }, y: { ...axis, grid: true, ...y }, marks, ...options,
-  }));
+  });
+  picture.setAttribute("aria-hidden", "true"); // the summary says it, and the table has it all
+  node.replaceChildren(picture);
   if (!node.nextElementSibling?.matches(".figures")) node.after(foldOut());
   const fold = node.nextElementSibling;
   fold.fill = () => {
@@ -46,6 +48,12 @@ function figures(box, charts) {
 
 /* All charts of a run over its rounds have the same ends, so that they can be read one below the other. */
 const roundAxis = (last) => ({ label: "round", domain: [1, Math.max(2, last)], tickFormat: (value) => (Number.isInteger(value) ? count(value) : "") });
+
+/* A logarithmic axis with a label at each of these values; Plot itself would leave some of them out. */
+const logAxis = (values, domain) => ({
+  y: { type: "log", domain, axis: null, grid: false },
+  marks: [Plot.gridY(values), Plot.axisY(values, { text: (value) => figure(value, 3), label: null })],
+});
 const inPercent = { tickFormat: (value) => `${figure(value)} %` };
 
 /* What a pointer is told at each x: [{ x, y, text }]. */
@@ -64,7 +72,7 @@ function line(points, colour, dash = null) {
 const pairs = (x, y) => x.map((each, i) => [each, y[i]]);
 
 /* One line a run. `of` gives a run's rounds and values, or nothing if it has none; `say` puts a value in words. */
-function overlay(id, of, say, name, y, options) {
+function overlay(id, of, say, name, y, { marks = [], ...options } = {}) {
   const drawn = [];
   const said = [];
   data.runs.forEach((run, i) => {
@@ -85,14 +93,14 @@ function overlay(id, of, say, name, y, options) {
   const listed = [...rounds.values()].sort((a, b) => a.x - b.x);
   draw(id, {
     x: roundAxis(Math.max(...data.runs.map((run) => run.finished))), y,
-    marks: [...drawn.flatMap(({ i, points }) => line(points, colourOf(i), strokeOf(i))), ...tips(listed)], ...options,
+    marks: [...marks, ...drawn.flatMap(({ i, points }) => line(points, colourOf(i), strokeOf(i))), ...tips(listed)], ...options,
   }, `${name} by round; last value: ${said.join(", ")}`, () => [
     [["round", "number"], ...drawn.map(({ run }) => [run.label, "number"])],
     listed.map(({ x, values }) => ({ cells: [numeric(x), ...drawn.map(({ run }) => numeric(say(values.get(run))))] })),
   ]);
 }
 
-/* A grid of rectangles, the darker the more. `columns` and `rows`: names; `at`: the columns' places, where they are not
+/* A grid of rectangles, the stronger their colour the more. `columns` and `rows`: names; `at`: the columns' places, where they are not
    0, 1, 2 ...; `values`: by row; `say`: (row, column) -> words. */
 function heat(id, { columns, rows, at = columns.map((_, i) => i), values, most, say, x, y, marks = [], table: made, ...options }, summary) {
   const edge = (i) => (i <= 0 ? at[0] - 0.5 : i >= at.length ? at.at(-1) + 0.5 : (at[i - 1] + at[i]) / 2);

@@ -126,8 +126,12 @@ function renderDivergence() {
   const drawn = data.runs.some((run) => run.divergence.rounds);
   byId("divergence-figure").hidden = !drawn;
   if (drawn) {
-    overlay("divergence", (run) => ({ x: run.divergence.rounds, y: run.divergence.values }), (value) => figure(value, 3), "How much the clients pull apart",
-      { type: "log", ticks: 5, tickFormat: (value) => (/^[125]/.test(figure(value, 1)) ? count(value) : "") });
+    const values = data.runs.flatMap((run) => run.divergence.values || []).filter((value) => value > 0);
+    const [least = 1, most = 10] = d3.extent(values);
+    const ends = [least, Math.max(most, 2 * least)];
+    const stops = [-3, -2, -1, 0, 1, 2, 3, 4, 5, 6].flatMap((ten) => [1, 2, 5].map((one) => one * 10 ** ten)).filter((value) => value >= ends[0] && value <= ends[1]);
+    const { y, marks } = logAxis(stops, ends);
+    overlay("divergence", (run) => run.divergence.rounds && { x: run.divergence.rounds, y: run.divergence.values }, (value) => figure(value, 3), "How much the clients pull apart", y, { marks });
   }
   const reasons = new Map();
   for (const run of data.runs) {
@@ -161,7 +165,7 @@ function renderTime() {
     text: `round ${x}\n${parts.map(({ name, seconds }) => `${name} ${figure(seconds[i], 3)} s`).join("\n")}` }));
   draw("seconds", {
     height: 230, x: roundAxis(run.finished), y: { tickFormat: (value) => `${figure(value)} s`, zero: true },
-    marks: [Plot.areaY(points, { x: "x", y: "y", z: "name", fill: ({ name }) => colourOf(names.indexOf(name)), order: "z" }), ...tips(told)],
+    marks: [Plot.areaY(points, { x: "x", y: "y", z: "name", fill: ({ name }) => colourOf(names.indexOf(name)) }), ...tips(told)],
   }, `Seconds a round by part: ${parts.map((part) => `${part.name} ${duration(part.total)} in all`).join(", ")}`, () => [
     [["round", "number"], ...parts.map(({ name }) => [name, "number"])],
     rounds.map((x, i) => ({ cells: [numeric(x), ...parts.map(({ seconds }) => numeric(`${figure(seconds[i], 3)} s`))] })),

@@ -85,23 +85,24 @@ function renderClasses() {
   byId("classes-figure").hidden = !known.length;
   if (!known.length) return;
   const names = [...new Set(known.flatMap(({ run }) => run.classes.names))];
-  const dots = known.filter(({ i }) => !view.hidden.has(i)).flatMap(({ run, i }) => run.classes.names.map((name, k) => ({
+  const visible = known.filter(({ i }) => !view.hidden.has(i));
+  const room = byId("classes").clientWidth / names.length;
+  const beside = Math.min(11, (0.7 * room) / Math.max(1, visible.length)); // side by side: equal values would hide each other
+  const dots = visible.flatMap(({ run, i }) => run.classes.names.map((name, k) => ({
     name, run, i, y: there(run.classes.accuracy[k]) ? 100 * run.classes.accuracy[k] : null, of: run.classes.tested[k],
   }))).filter(({ y }) => y !== null);
-  const few = names.length <= Math.max(4, byId("classes").clientWidth / 34);
-  const every = Math.ceil(names.length / Math.max(4, byId("classes").clientWidth / 34));
+  const every = Math.ceil(34 / room);
   const worst = (run) => dots.filter((each) => each.run === run).sort((a, b) => a.y - b.y)[0];
   const said = known.filter(({ run }) => worst(run)).map(({ run }) => `${data.runs.length > 1 ? `${run.label}: ` : ""}lowest for ${worst(run).name}, ${figure(worst(run).y, 3)} %`);
   byId("classes-note").textContent = said.length ? `${said.map(capital).join("; ")}.` : "";
   draw("classes", {
-    x: { type: "point", domain: names, label: "class", ...(few ? {} : { ticks: names.filter((_, i) => i % every === 0) }) },
+    x: { type: "point", domain: names, label: "class", ticks: names.filter((_, i) => i % every === 0) },
     y: { domain: [0, 100], ...inPercent },
     marks: [
       Plot.ruleX(names, { stroke: "var(--grid)" }),
-      Plot.dot(dots, { x: "name", y: "y", fill: ({ i }) => colourOf(i), r: 5, symbol: ({ i }) => i, stroke: "var(--panel)" }),
+      ...visible.map(({ i }, n) => Plot.dot(dots.filter((each) => each.i === i), { x: "name", y: "y", fill: colourOf(i), r: 4.5, dx: beside * (n - (visible.length - 1) / 2) })),
       Plot.tip(dots, Plot.pointer({ x: "name", y: "y", title: ({ name, run, y, of }) => `${run.label}, class ${name}: ${figure(y, 4)} % of ${count(of)}` })),
     ],
-    symbol: { legend: false },
   }, `Test accuracy by class; ${said.join("; ")}`, () => [
     [["class"], ...known.map(({ run }) => [run.label, "number"]), ["test examples", "number"]],
     names.map((name) => ({ cells: [rowHead(name), ...known.map(({ run }) => numeric(percent(run.classes.accuracy[run.classes.names.indexOf(name)]))),

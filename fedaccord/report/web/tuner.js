@@ -97,10 +97,12 @@ function renderMeans(tuner, round) {
     const points = tuner.curves.rounds.map((x, i) => ({ x, y: mean[i], low: low[i], high: high[i], drawn: drawn[i],
       text: `round ${x}\nmean ${figure(mean[i])} (${figure(low[i])} to ${figure(high[i])})\nchosen ${figure(drawn[i])}` }));
     const ends = [each.values[0], each.values.at(-1)];
+    const stops = each.values.filter((_, i) => i % Math.ceil(each.values.length / 6) === 0);
+    const { y, marks } = each.log ? logAxis(stops, ends) : { y: { domain: ends, ticks: stops }, marks: [] };
     draw(`mean-${d}`, {
-      height: 240, x: roundAxis(points.at(-1).x),
-      y: { type: each.log ? "log" : "linear", domain: ends, ticks: each.values.filter((_, i) => i % Math.ceil(each.values.length / 6) === 0), tickFormat: (value) => figure(value, 3) },
+      height: 240, x: roundAxis(points.at(-1).x), y,
       marks: [
+        ...marks,
         Plot.areaY(points, { x: "x", y1: "low", y2: "high", fill: colourOf(0), fillOpacity: 0.2 }),
         Plot.dot(points, { x: "x", y: "drawn", r: 2, fill: "var(--muted)", fillOpacity: 0.7 }),
         ...line(points.map(({ x, y }) => [x, y]), colourOf(0)), here(round), ...tips(points),
