@@ -15,6 +15,9 @@ from fedaccord.report.tuner import number
 from fedaccord.runtime.classes import ByClass, read_classes
 from fedaccord.runtime.folder import ROUNDS, MetricNote, read_metrics, read_raw, read_rounds, read_settings
 
+CLASSES = 200
+"""Of more classes than this a page shows none by itself."""
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -68,6 +71,7 @@ def read_run(path: Path) -> Run:
         lines.append({"hyper": {}, **line})
     said = sentences(method, path) if method and lines else []
     known = read_classes(path)
+    known = known if known and len(known.names) <= CLASSES else None
     return Run(path.resolve().name, settings, method, metrics, lines, trained, list(numbers), said, known)
 
 

@@ -20,6 +20,8 @@ from fedaccord.runtime.parts import Parts
 from fedaccord.server.evaluate import Evaluator
 
 CLASSES = "classes.json"
+ROOM = 1_000_000
+"""Numbers of examples by client and class that are noted at most."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,28 @@ def by_class(parts: Parts, round: int = 0, params: Params | None = None) -> ByCl
     if not width:
         return None
     names = [*parts.classes, *map(str, range(len(parts.classes), width))]
-    return ByClass(names, [] if counts is None else counts.tolist(), round, tested, right)
+    rows = [] if counts is None else counts.tolist()
+
+    def padded(row: list[int]) -> list[int]:
+        """Nobody need hold, or test, an example of every class that the model knows."""
+        return row + [0] * (len(names) - len(row)) if row else []
+
+    return ByClass(names, [padded(row) for row in rows], round, padded(tested), padded(right))
 
 
 def held(parts: Parts) -> np.ndarray | None:
     """Count the examples by client and class; the server of a real federation has no client's data, so it cannot."""
-    if parts.counts is not None or parts.loss is not None:
-        return parts.counts
+    if parts.counts is not None:
+        return parts.counts if parts.counts.size <= ROOM else None
+    if parts.loss is not None:
+        return None
     labels = [labels_of(client) for client in parts.clients]
     known = [each for each in labels if each is not None]
     if not known or len(known) < len(labels):
         return None
     width = max(int(each.max()) for each in known if len(each)) + 1
+    if width * len(known) > ROOM:
+        return None
     return np.stack([np.bincount(each, minlength=width) for each in known])
 
 

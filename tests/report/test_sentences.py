@@ -3,11 +3,15 @@
 import json
 
 import pytest
+import torch
 from folders import line, train, write_run
+from torch import nn
 
+from fedaccord import federate
 from fedaccord.core.errors import RunError
 from fedaccord.report.condense import page_data
 from fedaccord.report.words import guessing
+from fedaccord.runtime.classes import read_classes
 from fedaccord.runtime.folder import read_rounds
 
 
@@ -107,6 +111,17 @@ def test_each_client_holds_what_it_trains_on_and_is_worth_its_own_mix(digits):
         mean = sum(n * rate for n, rate in zip(labels, known, strict=True)) / sum(labels)
         assert accuracy == pytest.approx(mean, abs=1e-4)
     assert clients["by"] == "mixed"
+
+
+def test_labels_of_clients_that_were_given_one_by_one_are_counted(tmp_path):
+    """From Python there is no data set that was divided: the classes are the numbers that the clients' labels have."""
+    draw = torch.Generator().manual_seed(0)
+    labels = [torch.tensor([0, 0, 1]), torch.tensor([2, 2, 2, 1])]
+    clients = [(torch.randn(len(each), 3, generator=draw), each) for each in labels]
+    federate(nn.Linear(3, 4), clients, test=clients[0], rounds=2, folder=tmp_path / "run", engine="serial")
+    found = read_classes(tmp_path / "run")
+    assert found.clients == [[2, 1, 0, 0], [0, 1, 3, 0]]  # the model has a fourth, of which there is none
+    assert found.tested == [2, 1, 0, 0]
 
 
 def test_missing_clients_are_shown_although_they_never_counted(tmp_path):
