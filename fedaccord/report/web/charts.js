@@ -101,8 +101,8 @@ function overlay(id, of, say, name, y, { marks = [], ...options } = {}) {
 }
 
 /* A grid of rectangles, the stronger their colour the more. `columns` and `rows`: names; `at`: the columns' places, where they are not
-   0, 1, 2 ...; `values`: by row; `say`: (row, column) -> words. */
-function heat(id, { columns, rows, at = columns.map((_, i) => i), values, most, say, x, y, marks = [], table: made, ...options }, summary) {
+   0, 1, 2 ...; `values`: by row; `marked`: rows whose name is always there; `say`: (row, column) -> words. */
+function heat(id, { columns, rows, at = columns.map((_, i) => i), values, marked = [], most, say, x, y, marks = [], table: made, ...options }, summary) {
   const edge = (i) => (i <= 0 ? at[0] - 0.5 : i >= at.length ? at.at(-1) + 0.5 : (at[i - 1] + at[i]) / 2);
   const cells = rows.flatMap((_, row) => at.map((place, column) => ({ row, place, column, value: values[row]?.[column] }))).filter(({ value }) => there(value));
   const top = most ?? Math.max(...cells.map(({ value }) => value), 0);
@@ -115,7 +115,7 @@ function heat(id, { columns, rows, at = columns.map((_, i) => i), values, most, 
   draw(id, {
     marginLeft: Math.min(140, 30 + 7.2 * widest + (y?.label ? 14 : 0)),
     x: { domain: [edge(0), edge(at.length)], ticks: across.map((i) => at[i]), tickFormat: (place) => columns[at.indexOf(place)], ...x },
-    y: { grid: false, domain: [rows.length - 0.5, -0.5], ticks: named(rows, 14), tickFormat: (row) => rows[row], ...y },
+    y: { grid: false, domain: [rows.length - 0.5, -0.5], ticks: [...new Set([...named(rows, 14), ...marked])], tickFormat: (row) => rows[row], ...y },
     marks: [
       Plot.rect(cells, {
         x1: ({ column }) => edge(column), x2: ({ column }) => edge(column + 1), y1: ({ row }) => row - 0.5, y2: ({ row }) => row + 0.5,

@@ -4,9 +4,9 @@ function renderClients() {
   const run = data.runs[view.client];
   const { clients, share, took_part: rounds, seen, missing } = run.contribution;
   choices("client-run", "client-choice", data.runs.map((each) => each.label), view.client);
-  const never = run.clients - Math.max(seen, clients.length);
+  const never = run.clients - seen - missing.filter((each, i) => each && !rounds[i]).length;
   byId("clients-note").textContent = [
-    run.clients > clients.length && seen > clients.length ? `${clients.length} of ${count(seen)} clients are shown: those that are missing, then those with the most examples, ${percent(share.reduce((sum, value) => sum + value, 0), 0)} of all.` : "",
+    seen > clients.length ? `${clients.length} of ${count(run.clients)} clients are shown: those that are missing, then those with the most examples, ${percent(share.reduce((sum, value) => sum + value, 0), 0)} of all.` : "",
     never > 0 ? `${count(never)} of ${count(run.clients)} clients have not taken part yet.` : "",
   ].filter(Boolean).join(" ");
   byId("missing-key").hidden = !missing.some(Boolean);
@@ -21,7 +21,7 @@ function renderClients() {
 
 const gone = (each) => (each ? `missing since round ${each.since}: ${each.why}` : "");
 
-/* One bar for each client; above those that were missing at the end it says so. */
+/* One bar for each client; above all bars it says who was missing at the end. */
 function bars(id, run, values, say, name) {
   const { clients, missing } = run.contribution;
   const points = clients.map((client, i) => ({ client, y: 100 * (values[i] ?? 0), known: there(values[i]), gone: missing[i],
@@ -30,12 +30,14 @@ function bars(id, run, values, say, name) {
   const known = values.filter(there);
   const away = points.filter((each) => each.gone);
   const ends = known.length ? `, from ${percent(Math.min(...known))} to ${percent(Math.max(...known))}` : "";
+  const top = Math.max(1e-9, ...points.map(({ y }) => y));
   draw(id, {
-    height: 230, y: { ...inPercent, domain: [0, Math.max(1e-9, ...points.map(({ y }) => y)) * (away.length ? 1.3 : 1.02)] },
+    height: away.length ? 280 : 230, marginTop: away.length ? 62 : 12, y: { ...inPercent, domain: [0, top], ticks: 5 },
     x: { type: "band", domain: clients, label: "client", padding: 0.25, ticks: clients.filter((_, i) => i % every === 0) },
     marks: [
       Plot.barY(points, { x: "client", y: "y", fill: colourOf(0), fillOpacity: (each) => (each.gone ? 0.35 : 1) }),
-      Plot.text(away, { x: "client", y: "y", text: () => "missing", rotate: -90, textAnchor: "start", dy: -6, fill: "var(--warn)", fontWeight: 600 }),
+      Plot.ruleX(away, { x: "client", y1: 0, y2: top, stroke: "var(--warn)", strokeDasharray: "2 3" }),
+      Plot.text(away, { x: "client", frameAnchor: "top", text: () => "missing", rotate: -90, textAnchor: "start", dy: -6, lineAnchor: "middle", fill: "var(--warn)", fontWeight: 600 }),
       Plot.tip(points, Plot.pointerX({ x: "client", y: "y", title: "text" })),
     ],
   }, `${name}${ends}${away.length ? `; missing: ${away.map(({ client }) => client).join(", ")}` : ""}`, () => [
@@ -59,16 +61,19 @@ function renderOwn(run) {
   bars("own", run, accuracy, (i) => percent(accuracy[i]), byId("own-title").textContent);
 }
 
+const rowNames = ({ contribution: { clients, missing } }) => clients.map((client, i) => (missing[i] ? `${client} (missing)` : client));
+const missingRows = ({ contribution: { missing } }) => missing.map((_, i) => i).filter((i) => missing[i]);
+
 /* Who holds which labels: known in a simulation alone. */
 function renderLabels(run) {
-  const { clients, labels, missing } = run.contribution;
+  const { clients, labels } = run.contribution;
   const known = labels.some(Boolean);
   byId("labels-figure").hidden = !known;
   if (!known) return;
   const { names } = run.classes;
   heat("labels", {
-    columns: names, rows: clients.map((client, i) => (missing[i] ? `${client} (missing)` : client)),
-    values: labels.map((row) => (row || []).map((value) => value || null)),
+    columns: names, rows: rowNames(run),
+    marked: missingRows(run), values: labels.map((row) => (row || []).map((value) => value || null)),
     say: (row, column) => `client ${clients[row]}: ${count(labels[row][column])} of class ${names[column]}`,
     x: { label: "class" }, y: { label: "client" }, height: Math.min(760, 90 + 19 * clients.length),
     table: () => [
@@ -100,7 +105,7 @@ function renderSpread(run) {
 function renderNorms(run) {
   const { clients, rounds, norms } = run.contribution;
   heat("norms", {
-    columns: rounds.map(count), at: rounds, rows: clients, values: norms,
+    columns: rounds.map(count), at: rounds, rows: rowNames(run), marked: missingRows(run), values: norms,
     say: (row, column) => `client ${clients[row]}, round ${rounds[column]}: ${figure(norms[row][column], 3)}`,
     x: { label: "round", ticks: undefined, tickFormat: roundAxis(1).tickFormat }, y: { label: "client" }, height: Math.min(760, 90 + 17 * clients.length),
     table: () => [[["round", "number"], ...clients.map((client) => [`client ${client}`, "number"])],
