@@ -23,7 +23,8 @@ addEventListener("resize", () => {
 addEventListener("beforeprint", () => { document.documentElement.dataset.paper = ""; render(); });
 addEventListener("afterprint", () => { delete document.documentElement.dataset.paper; render(); });
 
-const done = () => data.runs.every((run) => run.finished >= run.rounds);
+/* What the model gets right of each class is noted after the last round. */
+const done = () => data.runs.every((run) => run.finished >= run.rounds && (!run.classes || run.classes.round >= run.finished));
 
 function say(words, kind) {
   byId("status").textContent = words;

@@ -69,7 +69,7 @@ function renderCurves() {
     : "The server's model on the test set, in the rounds in which it was tested.";
   figures(byId("curves"), [
     ...data.metrics.map(({ name, higher }, m) => ({ id: `metric-${m}`, title: `Test ${name}`, caption: `${tested} ${higher ? "Higher" : "Lower"} is better.` })),
-    { id: "loss", title: "Loss", caption: "How wrong the server's model is on its own small set after each round; a tuner is rewarded when it falls. Lower is better." },
+    { id: "loss", title: "Loss", caption: "How wrong the model is after each round, on the server's own small set or by what the clients report. Lower is better." },
   ]);
   data.metrics.forEach((metric, m) => {
     const scale = metric.percent ? 100 : 1;
