@@ -12,7 +12,7 @@ from fedaccord.config import FIELDS
 from fedaccord.methods.registry import PARTS
 
 PACKAGE = Path(__file__).parent.parent / "fedaccord"
-EXTRAS = {"flwr", "ray", "librosa", "soundfile", "matplotlib", "plotly", "pandas", "IPython", "wandb"}
+EXTRAS = {"flwr", "ray", "librosa", "soundfile", "matplotlib", "pandas", "IPython", "wandb"}
 
 BASE = {"core"}
 """Imports nothing of ours; everybody may import it."""

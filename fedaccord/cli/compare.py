@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +59,6 @@ def compare_command(options: argparse.Namespace) -> int:
     there = [folder / cell.name for cell in studies.cells(study) if studies.finished(cell, folder)]
     if len(there) > OVERLAID:
         print(f"no page: {len(there)} runs on one would be a tangle; `fedaccord report` takes those you choose")
-    elif find_spec("plotly") is None:
-        print("no page: it needs the report extra, pip install 'fedaccord[report]'")
     else:
         write_report(there, folder / "report.html")
     if failures:

@@ -11,22 +11,25 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from fedaccord.core.errors import SettingsError
 from fedaccord.core.files import write_durably
 from fedaccord.report.condense import page_data
+
+LIBRARY = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
+OURS = ("dom", "state", "charts", "results", "tuner", "clients", "live")
+"""One script in this order: what is first defined, then used."""
 
 
 def page(runs: Sequence[Path], live: bool = False) -> str:
     """The whole page. A live one asks its own server for new rounds (see watch.py)."""
-    plotly, script = scripts()
+    library, script = scripts()
     data = page_data(runs)
-    return Template(part("page.html")).substitute(
+    return Template(part("web/page.html")).substitute(
         policy=html.escape(content_policy(live)),
         title=html.escape(title_of(data)),
-        style=part("page.css"),
+        style=part("web/page.css"),
         live="yes" if live else "no",
         data=embedded(data),
-        plotly=plotly,
+        library=library,
         script=script,
     )
 
@@ -39,24 +42,22 @@ def write_page(runs: Sequence[Path], path: Path) -> None:
 def content_policy(live: bool) -> str:
     """What the browser may do for this page: run these two scripts and no others, and ask nobody for anything.
 
-    A live page may ask the server that it came from. Plotly styles its own elements, and makes pictures from data.
+    A live page may ask the server that it came from. The charts are styled where they stand.
     """
     allowed = " ".join(f"'sha256-{digest}'" for digest in map(sha256, scripts()))
     server = "'self'" if live else "'none'"
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
         f"connect-src {server}; base-uri 'none'; form-action 'none'"
     )
 
 
 @functools.cache
 def scripts() -> tuple[str, str]:
-    """Plotly's and ours."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise SettingsError("the report page needs the report extra: pip install 'fedaccord[report]'") from None
-    return get_plotlyjs(), part("page.js")
+    """The library's, Observable Plot on d3, and ours."""
+    library = "\n".join(map(part, LIBRARY))
+    ours = "\n".join(part(f"web/{name}.js") for name in OURS)
+    return library, f'"use strict";\n(() => {{\n{ours}}})();'
 
 
 @functools.cache

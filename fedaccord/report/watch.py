@@ -11,6 +11,7 @@ from pathlib import Path
 from fedaccord.core.errors import FedAccordError, SettingsError
 from fedaccord.report.condense import page_data
 from fedaccord.report.page import content_policy, page
+from fedaccord.runtime.classes import CLASSES
 from fedaccord.runtime.folder import METRICS, ROUNDS
 
 ADDRESS = "127.0.0.1"
@@ -75,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def written(runs: Sequence[Path]) -> tuple[int, ...]:
     """How long the files are that grow or appear during a run: as long as this stays, so does the page."""
-    files = [run / name for run in runs for name in (ROUNDS, f"{ROUNDS}.gz", METRICS)]
+    files = [run / name for run in runs for name in (ROUNDS, f"{ROUNDS}.gz", METRICS, CLASSES)]
     return tuple(file.stat().st_size if file.is_file() else -1 for file in files)
 
 

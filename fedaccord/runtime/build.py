@@ -1,7 +1,7 @@
 """From a task and settings to an Experiment that is ready to run on this machine."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from fedaccord.methods.registry import find
 from fedaccord.objectives import classification, objective_of
 from fedaccord.policy.schedule import FixedSchedule, Replay
 from fedaccord.runtime.checks import check_alone, check_model, find_device, lay_out
+from fedaccord.runtime.classes import ByClass, by_class
 from fedaccord.runtime.entropy import settle_entropy
 from fedaccord.runtime.folder import read_rounds, read_settings
 from fedaccord.runtime.parts import Parts, by_clients, own_travels, parts_of
@@ -56,6 +57,7 @@ class Setup:
     counts: np.ndarray | None = None  # examples by client and class
     classes: tuple[str, ...] = ()
     remarks: list[str] = field(default_factory=list)  # what a person should know before the first round
+    by_class: Callable[..., ByClass | None] = lambda *_: None  # (round, params) -> what is known class by class
 
     @property
     def params(self) -> Params:
@@ -111,6 +113,7 @@ def setup_of(parts: Parts, experiment: Experiment, told: str, entropy: str, rema
         parts.counts,
         parts.classes,
         remarks,
+        partial(by_class, parts),
     )
 
 

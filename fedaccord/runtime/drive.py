@@ -18,6 +18,7 @@ from fedaccord.core.protocols import Engine
 from fedaccord.core.records import Params, RoundLog, ServerState, Snapshot
 from fedaccord.runtime.attendance import Attendance, attendance
 from fedaccord.runtime.build import Setup
+from fedaccord.runtime.classes import write_classes
 from fedaccord.runtime.folder import RunFolder, fingerprint
 from fedaccord.runtime.live import JsonView, View
 from fedaccord.runtime.trackers import Together, trackers
@@ -66,6 +67,7 @@ def drive(setup: Setup, folder: RunFolder | None, view: View | None, others: Seq
             state = start(experiment, setup.params)
             if folder:
                 folder.describe(setup.metrics)
+                write_classes(folder.path, setup.by_class())
                 folder.keep(read_params(setup.model, setup.travel.fixed))
                 checkpoint(engine, folder, state, about)
         present = Attendance()  # of this stretch: after a resume, clients get their chances anew
@@ -82,6 +84,9 @@ def drive(setup: Setup, folder: RunFolder | None, view: View | None, others: Seq
                 if asked.is_set():
                     break
                 give_up_alone(present, log, folder)
+            if folder and logs and logs[-1].handed and not asked.is_set():
+                handed = experiment.server.models(state.model)[logs[-1].handed]
+                write_classes(folder.path, setup.by_class(state.round, handed))
         finally:
             views.end()
             engine.close()

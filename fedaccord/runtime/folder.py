@@ -3,6 +3,7 @@
     settings.toml              every setting
     rounds.jsonl               append-only
     metrics.json               what is measured, and which way is better
+    classes.json               labels by client, and what the model gets right of each class; see classes.py
     rounds.csv                 its plain figures, for a spreadsheet; made again from rounds.jsonl on every start
     checkpoints/000012.json    the manifest of round 12, written last: with it, the checkpoint exists
     checkpoints/000012.safetensors

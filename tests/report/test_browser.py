@@ -19,6 +19,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SHARED = ("metric-0", "loss", "share", "part", "norms", "divergence", "seconds")
 TUNER = ("map", "mean-0", "mean-1", "reward")
+GRAVE = ("serious", "critical")
 SECONDS = 60_000  # a loaded machine may take its time; nothing here measures it
 
 
@@ -81,22 +82,36 @@ def until(page, condition):
     raise AssertionError("it never became so")
 
 
-def drawn(page, chart, marks="path.js-line, path.point, .barlayer path, image"):
-    """How many marks a chart has: lines, points, bars, the picture of a heat map."""
-    return page.locator(f"#{chart} .cartesianlayer").locator(marks).count()
+def drawn(page, chart, mark=""):
+    """How many marks of a kind a chart has (line, dot, bar, rect, area), or of all kinds."""
+    kinds = (mark,) if mark else ("line", "dot", "bar", "rect", "area")
+    return sum(page.locator(f"#{chart} svg [aria-label={kind}] :is(path, circle, rect)").count() for kind in kinds)
+
+
+def figures(page, chart):
+    """The table below a chart, by columns."""
+    fold = page.locator(f"#{chart} + details")
+    if fold.get_attribute("open") is None:
+        fold.locator("summary").click()
+        fold.locator("table").wait_for()
+    head = fold.locator("thead th").all_text_contents()
+    cells = fold.locator("tbody :is(td, th)").all_text_contents()
+    return {name: cells[i :: len(head)] for i, name in enumerate(head)}
 
 
 def overflow(page):
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
-def width_of(page, place):
-    return round(page.locator(place).first.bounding_box()["width"])
+def fits(page, chart):
+    """Whether a chart was drawn for the width that its place has; the picture itself would only be scaled."""
+    return page.locator(f"#{chart}").evaluate("box => box.firstChild.width.baseVal.value === box.clientWidth")
 
 
 def shown(page):
-    """The heat map's values."""
-    return page.evaluate("document.getElementById('map').data[0].z")
+    """How strong each of the heat map's colours is."""
+    cells = page.locator("#map [aria-label=rect] rect")
+    return cells.evaluate_all("cells => cells.map((each) => Number(each.getAttribute('fill-opacity')))")
 
 
 def slide(page, place):
@@ -111,19 +126,87 @@ def test_every_chart_is_drawn_in_any_colours_and_at_any_width(browser, report, s
         for chart in (*SHARED, *TUNER):
             assert drawn(page, chart) > 0, chart
             assert page.locator(f"#{chart}").get_attribute("aria-label"), chart
-        assert drawn(page, "loss", "path.js-line") == 3
+        assert drawn(page, "loss", "line") == 3
         assert page.locator("a[href^=http], [src^=http]").count() == 0
-        assert page.locator("#loss .modebar-btn").count() == 2  # Plotly's own set has one that uploads the data
-        tick = page.locator("#loss .xtick text").first
+        tick = page.locator("#loss svg text").first
         before = tick.evaluate("node => getComputedStyle(node).fill")
         page.emulate_media(color_scheme=other)  # changed while the page is open: the charts follow
         sync_api.expect(tick).not_to_have_css("fill", before)
         for width in (360, 800, 1600):
             page.set_viewport_size({"width": width, "height": 800})
-            until(page, lambda: width_of(page, "#loss svg") == width_of(page, "#loss"))
-            assert overflow(page) == 0, width
             for chart in (*SHARED, *TUNER):
-                assert width_of(page, f"#{chart} svg") == width_of(page, f"#{chart}"), (chart, width)
+                until(page, lambda chart=chart: fits(page, chart))
+            assert overflow(page) == 0, width
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A page with all that there can be: a tuner, guards, a missing client, classes and labels."""
+    root = tmp_path_factory.mktemp("whole")
+    gone = {"cohort": [0, 1, 2], "refused": [{"client": 2, "why": "no answer"}], "guard": "shortened"}
+    lines = [line(t, **gone, method={"AH.size": t}) for t in range(1, 9)]
+    runs = [write_run(root / str(seed), lines, seed=seed, clients=3) for seed in (1, 2)]
+    known = {
+        "names": ["cat", "dog"],
+        "clients": [[3, 0], [1, 2], [0, 9]],
+        "round": 8,
+        "tested": [4, 5],
+        "right": [4, 1],
+    }
+    for run in runs:
+        (run / "classes.json").write_text(json.dumps(known))
+    write_page(runs, root / "report.html")
+    return (root / "report.html").as_uri()
+
+
+def test_classes_labels_and_missing_clients_are_shown(browser, whole):
+    """Client 1 has one cat and two dogs; of the cats 4 / 4 are right, of the dogs 1 / 5: (1 + 2 / 5) / 3 = 46.67 %."""
+    with opened(browser, whole) as page:
+        assert figures(page, "classes")["seed 1"] == ["100.00 %", "20.00 %"]
+        assert figures(page, "labels")["dog"] == ["0", "2", "9"]
+        own = figures(page, "own")
+        assert own["Accuracy by client"] == ["100.00 %", "46.67 %", "20.00 %"]
+        assert own["state"] == ["there", "there", "missing since round 1: no answer"]
+        for chart in ("own", "share", "part"):
+            assert page.locator(f"#{chart} svg text", has_text="missing").count() == 1
+            assert page.locator(f"#{chart}").get_attribute("aria-label").endswith("missing: 2")
+        assert page.locator("#absent p").first.text_content() == "seed 1: client 2 never counted: no answer."
+        assert "1 of 3 clients missing at the end" in page.locator("#summary").text_content()
+
+
+@pytest.mark.parametrize("width", [380, 1600])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser, whole, scheme, width):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    with opened(browser, whole, color_scheme=scheme, viewport={"width": width, "height": 900}) as page:
+        for fold in page.locator("details").all():
+            fold.evaluate("fold => { fold.open = true; }")
+        found = axe.Axe().run(page).response["violations"]
+        assert [(each["id"], each["nodes"][0]["target"]) for each in found if each["impact"] in GRAVE] == []
+
+
+def test_a_keyboard_reaches_everything(browser, whole):
+    """From the top: skip link, fold-out, links; focus is always to be seen."""
+    with opened(browser, whole) as page:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
+        reached = []
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            reached.append(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
+            assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", reached
+            if reached[-1] == "settings-table":
+                break
+        assert {"play", "round", "sentences", "client-run", "SUMMARY", "INPUT", "BUTTON"} <= set(reached)
+
+
+def test_on_a_telephone_each_figure_of_a_table_has_its_name(browser, whole):
+    with opened(browser, whole, viewport={"width": 380, "height": 900}) as page:
+        cell = page.locator("#overview td").nth(1)
+        assert cell.evaluate("cell => getComputedStyle(cell, '::before').content") == '"test accuracy"'
+        box = page.locator("#overview").bounding_box()
+        assert all(each.bounding_box()["width"] <= box["width"] for each in page.locator("#overview td").all())
+        assert page.locator("#overview").evaluate("box => box.scrollWidth - box.clientWidth") == 0
 
 
 def test_the_slider_moves_the_map_and_the_sentence(browser, report):
@@ -134,7 +217,7 @@ def test_the_slider_moves_the_map_and_the_sentence(browser, report):
         slide(page, 2)
         sync_api.expect(at).to_have_text("3")
         assert shown(page) != last
-        assert max(map(max, shown(page))) <= page.evaluate("document.getElementById('map').data[0].zmax")
+        assert 0 < min(shown(page)) < max(shown(page)) <= 1  # the most that any round has is 1
         third = line(3)["hyper"]
         sync_api.expect(note).to_contain_text("Sentence 3.")
         sync_api.expect(note).to_contain_text(f"learning rate {third['lr']}, SGD iterations {third['steps']}")
@@ -161,17 +244,13 @@ def test_runs_can_be_chosen_and_hidden(browser, report):
         assert shown(page) != first
         page.locator("#client-run").select_option("FA+AH")
         assert page.locator("#time-run").text_content() == ": FA+AH"
-        assert page.evaluate("Math.max(...document.getElementById('part').data[0].y)") <= 100
+        assert figures(page, "part")["Rounds taken part in by client"] == ["6 of 6 rounds"] * 2
         page.locator("#overview input").first.uncheck()
-        assert drawn(page, "loss", "path.js-line") == drawn(page, "divergence", "path.js-line") == 2
+        assert drawn(page, "loss", "line") == drawn(page, "divergence", "line") == 2
         assert page.locator("#settings-table tr.differs").first.text_content().startswith("method")
 
 
 TWO = [{"name": "accuracy", "higher": True, "percent": True}, {"name": "rmse", "higher": False, "percent": False}]
-
-
-def values_of(page, chart):
-    return page.evaluate("id => document.getElementById(id).data.map((trace) => trace.y)", chart)
 
 
 def test_every_metric_has_its_chart_and_the_best_is_by_its_direction(browser, tmp_path):
@@ -190,9 +269,9 @@ def test_every_metric_has_its_chart_and_the_best_is_by_its_direction(browser, tm
         captions = page.locator("#curves figcaption").all_text_contents()
         assert captions[0].endswith("Higher is better.")
         assert captions[1].endswith("Lower is better.")
-        assert values_of(page, "metric-0") == [[50, 75, 62.5]]
-        assert values_of(page, "metric-1") == [[3, 1.25, 2]]
-        assert page.locator("#metric-0").get_attribute("aria-label").startswith("Test accuracy in percent by round")
+        assert list(figures(page, "metric-0").values()) == [["1", "2", "3"], ["50.00 %", "75.00 %", "62.50 %"]]
+        assert list(figures(page, "metric-1").values()) == [["1", "2", "3"], ["3", "1.25", "2"]]
+        assert page.locator("#metric-0").get_attribute("aria-label").startswith("Test accuracy by round; last value")
         assert page.locator("#facts .result").all_text_contents()[:2] == ["test accuracy62.50 %", "test rmse2"]
         assert not page.locator("#method, #method-link").first.is_visible()
 
@@ -203,9 +282,10 @@ def test_every_metric_has_its_chart_and_the_best_is_by_its_direction(browser, tm
         rows = [row.locator("td").all_text_contents()[1:5] for row in page.locator("#overview tbody tr").all()]
         assert rows == [["62.50 %", "75.00 %", "2", "1.25"], ["50.00 %", "50.00 %", "1.75", "1.5"], ["–"] * 4]
         assert page.locator("#overview .best").all_text_contents() == ["62.50 %", "1.75"]  # the most, the least
-        assert values_of(page, "metric-1") == [[3, 1.25, 2], [4, 1.5, 1.75]]
+        both = {"round": ["1", "2", "3"], "seed 1": ["3", "1.25", "2"], "seed 2": ["4", "1.5", "1.75"]}
+        assert figures(page, "metric-1") == both
         page.locator("#overview input").first.uncheck()
-        assert values_of(page, "metric-1") == [[4, 1.5, 1.75]]
+        assert figures(page, "metric-1").keys() == {"round", "seed 2"}  # an open table follows
 
 
 def test_what_a_method_reports_is_shown(browser, tmp_path):
@@ -219,17 +299,17 @@ def test_what_a_method_reports_is_shown(browser, tmp_path):
         assert page.locator("#method-link").is_visible()
         assert page.locator("#method-sentences li").all_text_contents() == [f"T{said}"]
         assert page.locator("#scalars h3").all_text_contents() == ["SCAFFOLD.size"]
-        assert drawn(page, "scalar-0", "path.js-line") == 1
-        assert values_of(page, "scalar-0")[0] == pytest.approx(sizes, rel=1e-4)
+        assert drawn(page, "scalar-0", "line") == 1
+        assert list(map(float, figures(page, "scalar-0")["SCAFFOLD"])) == pytest.approx(sizes, rel=1e-3)
 
     write_page([plain, controlled], tmp_path / "two.html")
     with opened(browser, (tmp_path / "two.html").as_uri()) as page:
         assert page.locator("#method-sentences li").all_text_contents() == [f"SCAFFOLD: T{said}"]
-        assert drawn(page, "scalar-0", "path.js-line") == 1  # the other run has no such figure
+        assert drawn(page, "scalar-0", "line") == 1  # the other run has no such figure
         page.locator("#overview input").nth(1).uncheck()
-        assert drawn(page, "scalar-0", "path.js-line") == 0
+        assert drawn(page, "scalar-0", "line") == 0
         page.set_viewport_size({"width": 360, "height": 800})
-        until(page, lambda: width_of(page, "#scalar-0 svg") == width_of(page, "#scalar-0"))
+        until(page, lambda: fits(page, "scalar-0"))
         assert overflow(page) == 0
 
     write_page([plain], tmp_path / "none.html")
@@ -276,7 +356,8 @@ def test_a_run_that_is_written_to_harm_is_shown_as_text(browser, tmp_path):
     write_page(folders, tmp_path / "report.html")
     with opened(browser, (tmp_path / "report.html").as_uri()) as page:
         places = ("h1", "#overview", "#curves", "#method-sentences", "#scalars", "#sentences", "#events", "#parts")
-        for place in (*places, "#settings-table", "#share"):
+        figures(page, "share")
+        for place in (*places, "#settings-table", "#share", "#share + details", "#summary"):
             assert "onerror=alert(1)" in page.locator(place).text_content(), place
         assert page.locator("img, a[href*=example], iframe").count() == 0
 
@@ -346,9 +427,11 @@ def test_what_each_client_measured_is_shown_as_a_distribution(browser, tmp_path)
     plain = write_run(tmp_path / "plain", [line(t) for t in (1, 2)])
     write_page([own], tmp_path / "own.html")
     with opened(browser, (tmp_path / "own.html").as_uri()) as page:
-        assert page.locator("#spread-figure h3").text_content() == "Accuracy, client by client"
+        assert page.locator("#spread-figure h3").text_content() == "Accuracy, from the worst client to the best"
         assert page.locator("#curves figcaption").first.text_content().startswith("By the clients where they measured")
-        assert values_of(page, "spread") == [[each] * 3 for each in (10, 90, 30, 70, 50)]
+        quarters = list(figures(page, "spread").values())[1:]
+        assert quarters == [[f"{each}.00 %"] * 3 for each in (10, 30, 50, 70, 90)]
+        assert figures(page, "own")["Accuracy by client"] == [f"{each}.00 %" for each in (10, 90, 50, 30, 70)]
         assert "10.00 % to 90.00 %, middle 50.00 %" in page.locator("#spread").get_attribute("aria-label")
         assert "sent a round3 kB" in page.locator("#facts div").all_text_contents()
     write_page([plain], tmp_path / "plain.html")

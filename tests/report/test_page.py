@@ -1,6 +1,6 @@
 """What the report page shows: every figure against another way to get it."""
 
-import builtins
+import hashlib
 import itertools
 import json
 import math
@@ -11,13 +11,22 @@ import numpy as np
 import pytest
 from folders import line, train, write_run
 
+from fedaccord import report
 from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.policy.gaussian import DiagonalGaussian, FullGaussian
 from fedaccord.policy.grid import HyperGrid
-from fedaccord.report.condense import LIMIT, Trained, divergence
-from fedaccord.report.page import page, page_data, scripts, write_page
+from fedaccord.report.clients import divergence
+from fedaccord.report.condense import LIMIT
+from fedaccord.report.page import embedded, page, page_data, scripts, write_page
+from fedaccord.report.runs import Trained
 from fedaccord.report.tuner import evenly, marginals
 from fedaccord.runtime.folder import read_rounds
+
+SHA256 = {
+    "d3.min.js": "f2094bbf6141b359722c4fe454eb6c4b0f0e42cc10cc7af921fc158fceb86539",
+    "plot.umd.min.js": "4358086467740777dd788d6b27a95cebdbaefdd50c730a3060117073bd7134cb",
+}
+"""Of dist/d3.min.js in npm's d3 7.9.0 and dist/plot.umd.min.js in its @observablehq/plot 0.6.17."""
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -461,20 +470,6 @@ def test_wrong_input_is_told(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["list", "run", "wrong"]
 
 
-def test_without_plotly_the_error_says_what_to_install(tmp_path, monkeypatch):
-    real_import = builtins.__import__
-
-    def refuse(name, *rest):
-        if name.startswith("plotly"):
-            raise ImportError(name)
-        return real_import(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    scripts.cache_clear()
-    with pytest.raises(SettingsError, match=r"pip install 'fedaccord\[report\]'"):
-        page([write_run(tmp_path / "run", [line(1)])])
-
-
 # the page itself
 
 
@@ -493,10 +488,24 @@ def test_nothing_from_a_run_can_end_a_script_or_become_one(tmp_path):
 
 
 def test_the_page_names_no_other_place(tmp_path):
-    """Plotly's own text does, in comments and for maps that are never drawn; the policy forbids it all."""
-    plotly, script = scripts()
-    text = page([write_run(tmp_path / "run", [line(1)])]).replace(plotly, "")
+    """The library's own text does, in a comment and as names of XML; the policy forbids it all."""
+    library, script = scripts()
+    text = page([write_run(tmp_path / "run", [line(1)])]).replace(library, "")
     assert "http" not in text.replace("http-equiv", "")
     assert "default-src &#x27;none&#x27;" in text
     assert "connect-src &#x27;none&#x27;" in text
     assert script in text
+
+
+def test_the_largest_page_is_below_a_megabyte_and_a_half(tmp_path):
+    """All that is not data, and as much data as is let through; every character of it is one byte."""
+    text = page([write_run(tmp_path / "run", [line(1)])])
+    data = embedded(page_data([tmp_path / "run"]))
+    assert len(text.encode()) - len(data) + LIMIT < 1_500_000
+    assert data.isascii()
+
+
+def test_the_library_is_what_its_makers_published():
+    folder = Path(report.__file__).parent / "vendor"
+    assert {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in SHA256} == SHA256
+    assert all(name in (folder / "LICENSES.txt").read_text() for name in SHA256)

@@ -54,6 +54,8 @@ def test_it_gives_the_page_and_the_newest_data(tmp_path):
         assert json.loads(text)["runs"][0]["finished"] == 2
         (run / "metrics.json").write_text('[{"name": "rmse", "higher": false}]')
         assert [metric["name"] for metric in json.loads(get(port)[2])["metrics"]] == ["rmse"]
+        (run / "classes.json").write_text('{"names": ["cat"], "round": 2, "tested": [4], "right": [1]}')
+        assert json.loads(get(port)[2])["runs"][0]["classes"]["accuracy"] == [0.25]
         assert get(port, "/etc/passwd")[0] == get(port, "/../data.json")[0] == 404
 
 

@@ -1,0 +1,115 @@
+"""What a run knows class by class: the labels that each client holds, and how many of each its model gets right.
+
+It is noted in the run folder before the first round (the labels) and after the last (the answers), outside the rounds.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedaccord.core.errors import RunError
+from fedaccord.core.files import write_durably
+from fedaccord.core.records import ClientData, Examples, Params
+from fedaccord.metrics import is_classes
+from fedaccord.runtime.parts import Parts
+from fedaccord.server.evaluate import Evaluator
+
+CLASSES = "classes.json"
+ROOM = 1_000_000
+"""Numbers of examples by client and class that are noted at most."""
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """The classes' names, and numbers for each of them; a list is empty where nobody can know."""
+
+    names: list[str]
+    clients: list[list[int]] = dataclasses.field(default_factory=list)  # examples by client and class, in a simulation
+    round: int = 0  # after which the model answered
+    tested: list[int] = dataclasses.field(default_factory=list)  # test examples
+    right: list[int] = dataclasses.field(default_factory=list)  # those that the model got right
+
+
+def by_class(parts: Parts, round: int = 0, params: Params | None = None) -> ByClass | None:
+    """What these parts tell; with the parameters that are handed out also the answers. None: there are no classes."""
+    counts = held(parts)
+    tested, right = ([], []) if params is None else answers(parts, params)
+    width = max(len(tested), 0 if counts is None else counts.shape[1])
+    if not width:
+        return None
+    names = [*parts.classes, *map(str, range(len(parts.classes), width))]
+    rows = [] if counts is None else counts.tolist()
+
+    def padded(row: list[int]) -> list[int]:
+        """Nobody need hold, or test, an example of every class that the model knows."""
+        return row + [0] * (len(names) - len(row)) if row else []
+
+    return ByClass(names, [padded(row) for row in rows], round, padded(tested), padded(right))
+
+
+def held(parts: Parts) -> np.ndarray | None:
+    """Count the examples by client and class; the server of a real federation has no client's data, so it cannot."""
+    if parts.counts is not None:
+        return parts.counts if parts.counts.size <= ROOM else None
+    if parts.loss is not None:
+        return None
+    labels = [labels_of(client) for client in parts.clients]
+    known = [each for each in labels if each is not None]
+    if not known or len(known) < len(labels):
+        return None
+    width = max(int(each.max()) for each in known if len(each)) + 1
+    if width * len(known) > ROOM:
+        return None
+    return np.stack([np.bincount(each, minlength=width) for each in known])
+
+
+def labels_of(client: ClientData) -> np.ndarray | None:
+    """One class number for each example; None if there is none, or if it would have to be read from a disk."""
+    targets = client.targets if isinstance(client, Examples) else None
+    if not isinstance(targets, torch.Tensor) or targets.dim() != 1 or targets.dtype != torch.int64:
+        return None
+    numbers: np.ndarray = targets.cpu().numpy()
+    return numbers if (numbers >= 0).all() else None
+
+
+def answers(parts: Parts, params: Params) -> tuple[list[int], list[int]]:
+    """Count the test examples of each class, and those that the model gets right; nothing if there are no classes."""
+    if parts.test is None or parts.loss is not None:
+        return [], []
+    device = next(parts.model.parameters()).device
+    tested = right = np.zeros(0, np.int64)
+    for output, targets in Evaluator(parts.model, parts.test.to(device), parts.prepare).outputs(params):
+        pair = isinstance(output, torch.Tensor) and isinstance(targets, torch.Tensor)
+        if not pair or targets.dim() != 1 or not is_classes(output, targets):
+            return [], []
+        wanted, said = targets.cpu().numpy(), output.argmax(-1).cpu().numpy()
+        width = output.shape[-1]
+        if not len(tested):
+            tested = right = np.zeros(width, np.int64)
+        tested = tested + np.bincount(wanted[wanted >= 0], minlength=width)
+        right = right + np.bincount(wanted[wanted == said], minlength=width)
+    return tested.tolist(), right.tolist()
+
+
+def write_classes(folder: Path, found: ByClass | None) -> None:
+    if found is not None:
+        write_durably(folder / CLASSES, json.dumps(dataclasses.asdict(found)).encode())
+
+
+def read_classes(folder: Path) -> ByClass | None:
+    """None if the run has no classes, or is from before they were noted."""
+    try:
+        found = ByClass(**json.loads((folder / CLASSES).read_bytes()))
+        rows: Sequence[Sequence[int]] = [*found.clients, found.tested, found.right]
+        if any(len(row) not in (0, len(found.names)) or not all(isinstance(n, int) for n in row) for row in rows):
+            raise ValueError("not a number for each class")
+        return found
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"{folder / CLASSES}: damaged: {error}") from None
