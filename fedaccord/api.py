@@ -3,19 +3,22 @@
 import copy
 import tomllib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from fedaccord import config
 from fedaccord.client.optimizers import MakeOptimizer
 from fedaccord.config import Settings
 from fedaccord.core.algorithm import handed_out, measuring
 from fedaccord.core.errors import DataError, FedAccordWarning, RunError, SettingsError
+from fedaccord.core.modules import described
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import Method, Part
 from fedaccord.core.records import ClientData, LossFunction, Metric, Params, Prepare, RoundLog, ServerState
@@ -63,6 +66,20 @@ def own_function(name: str, given: Any, expected: str) -> Any:
     if not callable(given):
         raise SettingsError(f"{name}: expected {expected}, not {type(given).__name__}")
     return given
+
+
+def each_client(clients: Any) -> list[Any]:
+    """The clients' data, one entry each; a single data set, or a pair of tensors, is told from that."""
+    single = isinstance(clients, Dataset | DataLoader | Tensor | str) or not isinstance(clients, Iterable)
+    pair = isinstance(clients, tuple | list) and any(isinstance(each, Tensor | np.ndarray) for each in clients)
+    if single or pair or isinstance(clients, dict):
+        raise DataError(
+            f"clients: got {described(clients)}, expected a list with one entry for each client: [(inputs, targets), "
+            "(inputs, targets), ...], or of Datasets"
+        )
+    if not (found := list(clients)):
+        raise DataError("federate needs at least one client")
+    return found
 
 
 def federate(
@@ -113,9 +130,9 @@ def federate(
     def given(data: Data, label: str) -> ClientData:
         return as_examples(data, label, plain, collate, readers)
 
-    data = [given(client, f"client {number}") for number, client in enumerate(clients)]
-    if not data:
-        raise DataError("federate needs at least one client")
+    if not isinstance(model, nn.Module):
+        raise SettingsError(f"model: expected a torch.nn.Module, not {described(model)}")
+    data = [given(client, f"client {number}") for number, client in enumerate(each_client(clients))]
     held = None if validation is None else given(validation, "validation")
     tested = None if test is None else given(test, "test")
     chosen = as_method(method)

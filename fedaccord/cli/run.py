@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedaccord.cli.options import add_json, add_settings, settings_by_owner, settings_of
+from fedaccord.cli.options import add_grouped_settings, add_json, settings_of
 from fedaccord.cli.outcome import carry_on, say
 from fedaccord.core.errors import RunError
 
@@ -15,6 +15,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
     run = commands.add_parser(
         "run",
         help="train a task",
+        usage="fedaccord run [TASK] [--SETTING VALUE ...]",
         description="Train a task, with a run folder that can be resumed.",
         epilog="A value is looked for in --set and the options, then in --config, then in the task's own defaults.",
     )
@@ -23,7 +24,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
         "breast_cancer; a folder of pictures by class; an .npz file; or file.py:name"
     )  # fmt: skip
     run.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings")
-    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting below by its name")
+    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting by its name")
     run.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="where run folders go (runs/)")
     run.add_argument("--name", help="name of the run folder (made from date, task, method, split and seed)")
     add_json(run)
@@ -32,8 +33,8 @@ def add(commands: Any, words: Sequence[str]) -> None:
         action="store_true",
         help="everything as the paper prints it: random cohorts, its weights, no guards, plain ascent ...",
     )
-    for title, settings in settings_by_owner(words).items() if words[:1] == ["run"] else ():
-        add_settings(run, settings, title)
+    if words[:1] == ["run"]:
+        add_grouped_settings(run, words)
     run.set_defaults(command=run_command)
 
     resume = commands.add_parser("resume", help="go on with a run", description="Go on from a run's last checkpoint.")
