@@ -1,7 +1,6 @@
 """`federate`: train any PyTorch model on data that lies with several clients, from Python."""
 
 import copy
-import tomllib
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -17,7 +16,7 @@ from fedaccord import config
 from fedaccord.client.optimizers import MakeOptimizer
 from fedaccord.config import Settings
 from fedaccord.core.algorithm import handed_out, measuring
-from fedaccord.core.errors import DataError, FedAccordWarning, RunError, SettingsError
+from fedaccord.core.errors import DataError, FedAccordWarning, SettingsError
 from fedaccord.core.modules import described
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import Method, Part
@@ -100,6 +99,7 @@ def federate(
     optimizer: str | MakeOptimizer = "sgd",
     travels: Travels = "all",
     folder: str | Path | None = None,
+    anyway: bool = False,
     show: bool = False,
     **settings: Any,
 ) -> History:
@@ -120,7 +120,9 @@ def federate(
     travels     what is sent and averaged: all, trainable, no-norm, names with wildcards, or (name, tensor) -> bool; the
                 rest is frozen if it is not trained, and otherwise each client's own
     prepare     stored inputs -> what the model sees; gets a generator in training, None otherwise
-    folder      a run folder, kept up to date every round; if it holds this run already, training goes on from there
+    folder      a run folder, kept up to date every round; if it holds this run already, training goes on from there,
+                with more `rounds` if you say so
+    anyway      go on there although the model's or the loss's code is not what the run began with
     show        print progress
     settings    any other setting by its name: lr, steps, batch_size, device ...
     """
@@ -165,19 +167,14 @@ def federate(
     whole = with_server_steps(chosen, resolved.values())
     setup = simulation_of(Parts(resolved, whole, model, prepare, data, held, tested, loss, judged, make, predicate))
     with nullcontext() if folder is None else open_folder(Path(folder), setup.settings) as place:
-        outcome = drive(setup, place, choose(setup, as_json=False) if show else None)
+        outcome = drive(setup, place, choose(setup, as_json=False) if show else None, anyway)
     for sentence in outcome.warnings:
         warnings.warn(sentence, FedAccordWarning, stacklevel=2)
-    load_params(model, handed_out(setup.experiment, outcome.state.model, measuring(setup.experiment))[1])
+    state, experiment = outcome.state, setup.experiment
+    load_params(model, handed_out(experiment, state.model, measuring(experiment), state.kept)[1])
     fixed = read_params(model, setup.travel.fixed)
-    return History(model.eval(), outcome.rounds, setup.settings, outcome.state, outcome.about, setup.metrics, fixed)
+    return History(model.eval(), outcome.rounds, setup.settings, state, outcome.about, setup.metrics, fixed)
 
 
 def open_folder(path: Path, settings: Settings) -> RunFolder:
-    if not path.exists():
-        return RunFolder.create(path, settings)
-    folder = RunFolder(path)
-    if read_raw(path) != tomllib.loads(config.to_toml(settings)):  # as written: a method may have no name to find it by
-        folder.close()
-        raise RunError(f"{path}: holds a run with other settings; choose another folder")
-    return folder
+    return RunFolder(path) if path.exists() else RunFolder.create(path, settings)

@@ -98,7 +98,7 @@ class Settings:
     )
     keep: str = setting(
         "last", "Which model is handed out: that of the last round; best: the one with the smallest loss on the "
-        "server's set; or the best there by a metric, such as accuracy.", role=LENGTH,
+        "server's set; or the best there by a metric, such as accuracy.", role=SERVER,
     )  # fmt: skip
     seed: int = at_least(0, 0, "Seed of everything random: start, split, cohorts, mini-batches, augmentation.")
     init: str = one_of(

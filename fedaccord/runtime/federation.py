@@ -96,7 +96,7 @@ def serve_task(
     setup = setup_of(parts, experiment, "flower: a real federation", entropy, remarks)
     opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)
     with opened as place:
-        return drive(setup, place, choose_view(setup))
+        return drive(setup, place, choose_view(setup), anyway=True)  # it is started again by itself: it only says so
 
 
 def own(task: Task, settings: Settings) -> tuple[Task, Settings]:
