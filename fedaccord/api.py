@@ -1,21 +1,23 @@
 """`federate`: train any PyTorch model on data that lies with several clients, from Python."""
 
 import copy
-import tomllib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from fedaccord import config
 from fedaccord.client.optimizers import MakeOptimizer
 from fedaccord.config import Settings
 from fedaccord.core.algorithm import handed_out, measuring
-from fedaccord.core.errors import DataError, FedAccordWarning, RunError, SettingsError
+from fedaccord.core.errors import DataError, FedAccordWarning, SettingsError
+from fedaccord.core.modules import described
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import Method, Part
 from fedaccord.core.records import ClientData, LossFunction, Metric, Params, Prepare, RoundLog, ServerState
@@ -84,6 +86,20 @@ def own_function(name: str, given: Any, expected: str) -> Any:
     return given
 
 
+def each_client(clients: Any) -> list[Any]:
+    """The clients' data, one entry each; a single data set, or a pair of tensors, is told from that."""
+    single = isinstance(clients, Dataset | DataLoader | Tensor | str) or not isinstance(clients, Iterable)
+    pair = isinstance(clients, tuple | list) and any(isinstance(each, Tensor | np.ndarray) for each in clients)
+    if single or pair or isinstance(clients, dict):
+        raise DataError(
+            f"clients: got {described(clients)}, expected a list with one entry for each client: [(inputs, targets), "
+            "(inputs, targets), ...], or of Datasets"
+        )
+    if not (found := list(clients)):
+        raise DataError("federate needs at least one client")
+    return found
+
+
 def federate(
     model: nn.Module,
     clients: Sequence[Data],
@@ -102,6 +118,7 @@ def federate(
     optimizer: str | MakeOptimizer = "sgd",
     travels: Travels = "all",
     folder: str | Path | None = None,
+    anyway: bool = False,
     show: bool = False,
     **settings: Any,
 ) -> History:
@@ -122,7 +139,9 @@ def federate(
     travels     what is sent and averaged: all, trainable, no-norm, names with wildcards, or (name, tensor) -> bool; the
                 rest is frozen if it is not trained, and otherwise each client's own
     prepare     stored inputs -> what the model sees; gets a generator in training, None otherwise
-    folder      a run folder, kept up to date every round; if it holds this run already, training goes on from there
+    folder      a run folder, kept up to date every round; if it holds this run already, training goes on from there,
+                with more `rounds` if you say so
+    anyway      go on there although the model's or the loss's code is not what the run began with
     show        show progress: a live chart in a notebook, a picture in a terminal, plain lines elsewhere
     settings    any other setting by its name: lr, steps, batch_size, device ...
     """
@@ -132,9 +151,9 @@ def federate(
     def given(data: Data, label: str) -> ClientData:
         return as_examples(data, label, plain, collate, readers)
 
-    data = [given(client, f"client {number}") for number, client in enumerate(clients)]
-    if not data:
-        raise DataError("federate needs at least one client")
+    if not isinstance(model, nn.Module):
+        raise SettingsError(f"model: expected a torch.nn.Module, not {described(model)}")
+    data = [given(client, f"client {number}") for number, client in enumerate(each_client(clients))]
     held = None if validation is None else given(validation, "validation")
     tested = None if test is None else given(test, "test")
     chosen = as_method(method)
@@ -167,19 +186,14 @@ def federate(
     whole = with_server_steps(chosen, resolved.values())
     setup = simulation_of(Parts(resolved, whole, model, prepare, data, held, tested, loss, judged, make, predicate))
     with nullcontext() if folder is None else open_folder(Path(folder), setup.settings) as place:
-        outcome = drive(setup, place, choose(setup, as_json=False) if show else None)
+        outcome = drive(setup, place, choose(setup, as_json=False) if show else None, anyway=anyway)
     for sentence in outcome.warnings:
         warnings.warn(sentence, FedAccordWarning, stacklevel=2)
-    load_params(model, handed_out(setup.experiment, outcome.state.model, measuring(setup.experiment))[1])
+    state, experiment = outcome.state, setup.experiment
+    load_params(model, handed_out(experiment, state.model, measuring(experiment), state.kept)[1])
     fixed = read_params(model, setup.travel.fixed)
-    return History(model.eval(), outcome.rounds, setup.settings, outcome.state, outcome.about, setup.metrics, fixed)
+    return History(model.eval(), outcome.rounds, setup.settings, state, outcome.about, setup.metrics, fixed)
 
 
 def open_folder(path: Path, settings: Settings) -> RunFolder:
-    if not path.exists():
-        return RunFolder.create(path, settings)
-    folder = RunFolder(path)
-    if read_raw(path) != tomllib.loads(config.to_toml(settings)):  # as written: a method may have no name to find it by
-        folder.close()
-        raise RunError(f"{path}: holds a run with other settings; choose another folder")
-    return folder
+    return RunFolder(path) if path.exists() else RunFolder.create(path, settings)

@@ -33,6 +33,13 @@ OTHER = {"lr": 0.001, "grid": GRID.replace("0.001..1/25", "0.00001..0.1/33")}
 OWN = "own"
 """What stands in the settings for an optimizer or a predicate that was given as a function."""
 ENGINES = "auto, serial, pool, stacked, ray"
+ELSEWHERE = {
+    "batch": "batch_size", "epochs": "steps", "global_rounds": "rounds", "learning_rate": "lr", "local_epochs": "steps",
+    "local_steps": "steps", "num_clients": "clients", "num_rounds": "rounds", "optim": "optimizer",
+}  # fmt: skip
+"""What some settings are called in other libraries."""
+LIKE = 0.75
+"""How alike two names must be (difflib's ratio) for one to be a slip of the pen for the other."""
 SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "sorted", "natural")
 
 
@@ -86,6 +93,13 @@ class Settings:
         printed="random",
     )
     rounds: int = at_least(1, 100, "Number of rounds, T.", role=LENGTH)
+    patience: int = at_least(
+        0, 0, "Stop after so many rounds without a better model on the server's set (0: never).", role=LENGTH
+    )
+    keep: str = setting(
+        "last", "Which model is handed out: that of the last round; best: the one with the smallest loss on the "
+        "server's set; or the best there by a metric, such as accuracy.", role=SERVER,
+    )  # fmt: skip
     seed: int = at_least(0, 0, "Seed of everything random: start, split, cohorts, mini-batches, augmentation.")
     init: str = one_of(
         "as-given", ("as-given", "he", "unit-variance"),
@@ -266,8 +280,9 @@ def printed(method: "Method") -> dict[str, Any]:
 def known(name: str, among: Mapping[str, Setting]) -> Setting:
     if name in among:
         return among[name]
-    close = difflib.get_close_matches(name, among, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else "`fedaccord run --help` lists all settings"
+    close = difflib.get_close_matches(name, among, n=1, cutoff=LIKE)
+    meant = ELSEWHERE.get(name) or (close[0] if close else None)
+    hint = f"did you mean '{meant}'?" if meant else "`fedaccord run --help-all` lists all settings"
     raise SettingsError(f"unknown setting '{name}'; {hint}")
 
 

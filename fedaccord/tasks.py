@@ -209,6 +209,8 @@ def find_task(name: str, image_size: int = 0) -> Task:
         return from_data(name, lambda: own.load_npz(path))
     if path.suffix == ".npz" or path.is_absolute():
         raise SettingsError(f"{name}: there is no such file or folder (any more)")
+    if path.suffix == ".py":
+        raise SettingsError(f"{name}: say which variable of the file is the task, such as {name}:task")
     raise SettingsError(
         f"unknown task '{name}': expected {', '.join(PRESETS)}, a folder of pictures by class, an .npz file, "
         "or file.py:name"

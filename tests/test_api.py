@@ -1,3 +1,5 @@
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -82,8 +84,38 @@ def test_a_folder_resumes_and_refuses_other_settings(tmp_path):
     again = federate(model(), blobs(), rounds=4, folder=tmp_path / "run", **PLAIN)
     assert len(again.rounds) == 4
     assert params_sha256(again.state.params) == params_sha256(once.state.params)
-    with pytest.raises(RunError, match="other settings"):
+    with pytest.raises(RunError, match=r"other settings: fraction = 1.0 there, 0.5 here; lr = 0.1 there, 0.2 here;"):
+        federate(model(), blobs(), rounds=4, lr=0.2, fraction=0.5, folder=tmp_path / "run", **PLAIN)
+    longer = federate(model(), blobs(), rounds=6, folder=tmp_path / "run", **PLAIN)
+    straight = federate(model(), blobs(), rounds=6, **PLAIN)
+    assert params_sha256(longer.state.params) == params_sha256(straight.state.params)
+    with pytest.raises(RunError, match="rounds = 5, but 6 are done"):
         federate(model(), blobs(), rounds=5, folder=tmp_path / "run", **PLAIN)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = model()
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def test_other_code_is_noticed_and_can_be_waved_through(tmp_path, monkeypatch, capsys):
+    """The source of the class changes, and nothing else; a folder of before that was noted says nothing."""
+    folder = tmp_path / "run"
+    federate(Net(), blobs(), rounds=1, folder=folder, **PLAIN)
+    whole = inspect.getsource
+    monkeypatch.setattr(inspect, "getsource", lambda code: whole(code) + "# mended\n")
+    with pytest.raises(RunError, match="not as when the run began: the model; resume --anyway"):
+        federate(Net(), blobs(), rounds=2, folder=folder, **PLAIN)
+    federate(Net(), blobs(), rounds=2, folder=folder, anyway=True, **PLAIN)
+    assert "not as when the run began: the model; it goes on all the same" in capsys.readouterr().err
+    federate(Net(), blobs(), rounds=3, folder=folder, **PLAIN)  # it was told
+    monkeypatch.undo()
+    (folder / "code.json").unlink()
+    assert len(federate(Net(), blobs(), rounds=4, folder=folder, **PLAIN).rounds) == 4
 
 
 def test_history_is_saved_as_a_run_folder(tmp_path):

@@ -76,14 +76,6 @@ def test_a_users_mistake_is_one_line_and_exit_2(arguments, text, tmp_path, capsy
     assert list(tmp_path.iterdir()) == []  # nothing half-made stays behind
 
 
-def test_help_explains_every_setting(capsys):
-    with pytest.raises(SystemExit):
-        main(["run", "--help"])
-    text = capsys.readouterr().out
-    for option in ("--lr-decay", "--entropy-min", "--fraction", "--set", "--config"):
-        assert option in text
-
-
 def start(path, rounds):
     command = [
         *FEDACCORD,

@@ -81,7 +81,7 @@ def test_it_is_loaded_where_the_data_is_not(run, monkeypatch):
 
 
 def test_a_file_that_could_not_be_written_is_not_there(run, tmp_path, monkeypatch, capsys):
-    def broken(run, file, client):
+    def broken(run, file, client, which):
         file.write_bytes(b"half")
         raise ValueError("no such operator\nat line 3")
 

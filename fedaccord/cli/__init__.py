@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fedaccord import __version__
 from fedaccord.cli import bench, compare, data, export, federation, matching, methods, report, reproduce, run
 from fedaccord.cli.outcome import FAILED, STOPPED, WRONG_USE
+from fedaccord.config import known, table
 from fedaccord.core.errors import FedAccordError
 
 COMMANDS = (run, compare, reproduce, report, export, federation, methods, matching, bench, data)
@@ -18,7 +19,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; a user's mistake is told in one line."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        options = make_parser(words).parse_args(words)
+        parser = make_parser(words)
+        options, unknown = parser.parse_known_args(words)
+        if unknown:
+            if words[0] == "run" and unknown[0].startswith("--"):
+                known(unknown[0].removeprefix("--").partition("=")[0].replace("-", "_"), table())  # says what was meant
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         return int(options.command(options))
     except FedAccordError as error:
         print(f"fedaccord: {error}", file=sys.stderr)

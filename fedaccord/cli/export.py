@@ -20,6 +20,11 @@ def add(commands: Any, words: Sequence[str]) -> None:
     export.add_argument(
         "--client", type=int, metavar="N", help="put in this client's part, where a part of the model is its own"
     )
+    export.add_argument(
+        "--which",
+        choices=("last", "best"),
+        help="the model of the last round, or the best one (what the run hands out)",
+    )
     export.set_defaults(command=export_command)
 
 
@@ -27,5 +32,5 @@ def export_command(options: argparse.Namespace) -> int:
     """Write the file and say what is in it."""
     from fedaccord.runtime.weights import export
 
-    print(f"{options.output}: {export(options.run, options.output, options.client)}")
+    print(f"{options.output}: {export(options.run, options.output, options.client, options.which)}")
     return 0

@@ -11,15 +11,37 @@ from fedaccord.config import FIELDS, Settings
 from fedaccord.core.errors import RunError
 from fedaccord.core.settings import Setting
 
+USUAL = {
+    "what is trained": ("method", "split", "clients", "fraction"),
+    "for how long": ("rounds", "patience", "keep"),
+    "how a client trains (where no tuner chooses it)": ("lr", "steps", "batch_size", "optimizer"),
+    "how it is run": ("seed", "device"),
+}
+"""The settings that most people need, under the headings of the short help; --help-all shows all."""
 
-def add_settings(parser: argparse.ArgumentParser, settings: Iterable[Setting], title: str = "settings") -> None:
-    """Add an option for each setting, with the setting's own sentence as its help."""
+
+def add_settings(
+    parser: argparse.ArgumentParser, settings: Iterable[Setting], title: str = "settings", hidden: bool = False
+) -> None:
+    """Add an option for each setting, with the setting's own sentence as its help; `hidden`: --help leaves it out."""
     group = parser.add_argument_group(title)
     for each in settings:
         if each.name != "task":
-            default = "" if each.default is None else f" [{each.default}]"
-            text = (each.help + default).replace("%", "%%")
+            default = "" if each.default in (None, "") else f" [{each.default}]"
+            text = argparse.SUPPRESS if hidden else (each.help + default).replace("%", "%%")
             group.add_argument(f"--{each.name.replace('_', '-')}", metavar=each.kind.__name__.upper(), help=text)
+
+
+def add_grouped_settings(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Add an option for every setting there is; without --help-all, the help shows only the usual ones."""
+    parser.add_argument("--help-all", action="help", help="the same with all settings")
+    owners = settings_by_owner(words)
+    for title, names in USUAL.items():
+        add_settings(parser, [FIELDS[name] for name in names], title)
+    shown = {name for names in USUAL.values() for name in names}
+    for title, settings in owners.items():
+        rest = [each for each in settings if each.name not in shown]
+        add_settings(parser, rest, f"other {title}" if title == "settings" else title, "--help-all" not in words)
 
 
 def settings_by_owner(words: Sequence[str]) -> dict[str, list[Setting]]:

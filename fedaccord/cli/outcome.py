@@ -46,13 +46,13 @@ def carry_on(options: argparse.Namespace, setup: Any, folder: Any) -> int:
     from fedaccord.runtime.live import choose
 
     began = time.monotonic()
-    outcome = drive(setup, folder, choose(setup, options.json))
+    outcome = drive(setup, folder, choose(setup, options.json), anyway=getattr(options, "anyway", False))
     return tell(options, outcome, folder.path, began, f"fedaccord resume {folder.path}")
 
 
 def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, how_to_go_on: str) -> int:
     """Print the summary of a run that ended or was stopped, and return the exit code."""
-    from fedaccord.core.algorithm import LAST
+    from fedaccord.core.algorithm import BEST, LAST
     from fedaccord.runtime.folder import log_sha256, params_sha256, read_metrics
     from fedaccord.runtime.live import figures
 
@@ -66,6 +66,7 @@ def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, 
         "loss": outcome.state.loss,
         "metrics": metrics,
         "handed": tested.handed if tested else None,
+        "best": None if outcome.state.kept is None else outcome.state.kept.round,
         "stopped": outcome.stopped,
         "warnings": outcome.warnings,
         "seconds": round(time.monotonic() - began, 2),
@@ -77,10 +78,17 @@ def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, 
     if options.json:
         print(json.dumps(summary), flush=True)
         return STOPPED if outcome.stopped else 0
+    if outcome.waited:
+        print(
+            f"ended early: no better model on the server's set in {outcome.waited} rounds (resume --patience goes on)"
+        )
     print(
         f"after round {outcome.state.round}: {figures(outcome.state.loss, metrics, percent)}  ({summary['seconds']} s)"
     )
-    if summary["handed"] not in (None, LAST):
+    if (kept := outcome.state.kept) is not None:
+        handed = ", whose model is handed out (the metrics are its)" if kept.params else ""
+        print(f"best on the server's set: round {kept.round}, with {kept.score:.4g}{handed}")
+    if summary["handed"] not in (None, LAST, BEST):
         print(
             f"the metrics are those of the {summary['handed']} running mean of the model, which is what is handed out"
         )

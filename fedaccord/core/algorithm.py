@@ -14,6 +14,7 @@ from fedaccord.core.errors import DataError
 from fedaccord.core.protocols import Engine, LossOf, Measured, MetricsOf, Policy, Proposal
 from fedaccord.core.records import (
     Accepted,
+    Best,
     ClientUpdate,
     Hyper,
     Observation,
@@ -32,8 +33,8 @@ from fedaccord.core.seeds import generator
 
 T = TypeVar("T")
 
-LAST = "last"
-"""The name of the model itself among those that may be handed out."""
+LAST, BEST = "last", "best"
+"""The names of the model itself, and of the best one so far, among those that may be handed out."""
 
 PLAUSIBLE = (0.003, 0.2)
 """How far the clients of a network go in a first round, as a share of its norm. In the middle of the grid it was 0.01
@@ -95,6 +96,20 @@ Guard = Callable[[ServerState, Aggregated, Measure], Verdict]
 
 
 @dataclass(frozen=True)
+class Watch:
+    """How the best model is told from the others on the server's set, and what follows from it."""
+
+    patience: int = 0  # rounds without a better one after which the run is over; 0: as many as there are
+    keep: bool = False  # whether the best model is kept and handed out
+    metric: Callable[[Params], float | None] | None = None  # None: by the loss
+    higher: bool = False  # whether more is better
+
+    def better(self, score: float, kept: Best | None) -> bool:
+        """Whether this score beats the best so far; an equal one does not."""
+        return kept is None or (score > kept.score if self.higher else score < kept.score)
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A whole run as a value: who trains, how hyper-parameters are chosen, what the server does, how it is measured."""
 
@@ -115,6 +130,7 @@ class Experiment:
     paired: bool = False  # they measure w_{t-1} as well, on the same examples
     clients_test: bool = False  # they measure the metrics, each on a part of its own data
     own_parts: bool = False  # a part of the model is each client's own
+    watch: Watch | None = None  # for the best model, which takes a set of the server's
     data: Callable[[], Iterable[torch.Tensor]] = tuple  # what the clients hold here, to know it again after a resume
 
 
@@ -132,7 +148,7 @@ def start(experiment: Experiment, params: Params) -> ServerState:
 
 def run(experiment: Experiment, state: ServerState) -> Iterator[tuple[ServerState, RoundLog]]:
     """Line 3: round after round. The caller keeps what it wants and may stop after any round."""
-    while state.round < experiment.rounds:
+    while not over(experiment, state.round, state.kept):
         state, log = run_round(experiment, state)
         yield state, log
 
@@ -153,10 +169,8 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
     with clock("evaluate"):
         measure = measuring(ex, mean.accepted)
         verdict = ex.guard(state, mean, measure)  #                                                  15, 16
-        handed, metrics = None, mean_metrics(mean.accepted)
-        if (ex.metrics is not None and tests_in(ex, t)) or t == ex.rounds:
-            handed, params = handed_out(ex, verdict.model, measure)
-            metrics = ex.metrics(params) if ex.metrics is not None else metrics
+        score, kept = watched(ex, t, verdict.model, state.kept, measure)
+        handed, metrics = tested(ex, t, verdict.model, kept, measure, mean.accepted)
     with clock("policy"):
         seen = observation(t, state, order, mean, verdict, metrics, clock)
         psi_next = ex.policy.learn(psi, seen)  #                                                     17-18
@@ -177,6 +191,8 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
         last_loss=verdict.last_loss,
         stretch=None if verdict.stretch is None else verdict.stretch.taken,
         handed=handed,
+        score=score,
+        best=None if kept is None else kept.round,
         bytes=seen.bytes,
         seconds=clock.seconds(),
     )
@@ -184,7 +200,7 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
     fallback = state.model if verdict.carried_out else state.previous
     previous = fallback if ex.clients_report else None
     first, best = extremes(state, verdict.last_loss)
-    return ServerState(t, verdict.model, verdict.loss, psi_next, previous, verdict.last_loss, first, best), log
+    return ServerState(t, verdict.model, verdict.loss, psi_next, previous, verdict.last_loss, first, best, kept), log
 
 
 def observation(
@@ -232,6 +248,17 @@ def weighted_mean(accepted: Sequence[Accepted], of: Callable[[Accepted], float])
 def tests_in(ex: Experiment, round: int) -> bool:
     """Whether the metrics are measured in this round."""
     return round % ex.test_every == 0 or round == ex.rounds
+
+
+def tested(
+    ex: Experiment, round: int, model: Snapshot, kept: Best | None, measure: Measure, accepted: Sequence[Accepted]
+) -> tuple[str | None, dict[str, float]]:
+    """The name and the metrics of what would be handed out, in a round that is tested; or what the clients measured."""
+    reported = mean_metrics(accepted)
+    if not over(ex, round, kept) and (ex.metrics is None or not tests_in(ex, round)):
+        return None, reported
+    name, params = handed_out(ex, model, measure, kept)
+    return name, reported if ex.metrics is None else ex.metrics(params)
 
 
 def mean_metrics(accepted: Sequence[Accepted]) -> dict[str, float]:
@@ -301,11 +328,39 @@ def measuring(ex: Experiment, accepted: Sequence[Accepted] = ()) -> Measure:
     return measure
 
 
-def handed_out(ex: Experiment, model: Snapshot, measure: Measure) -> tuple[str, Params]:
-    """The model to use, and its name: of the last and its running means the one with the smallest loss at the server.
+def over(ex: Experiment, round: int, kept: Best | None) -> bool:
+    """Whether the run ends with this round: it was the last, or the best model is too long ago."""
+    waited = ex.watch is not None and kept is not None and out_of_patience(ex.watch.patience, round, kept.round)
+    return waited or round >= ex.rounds
 
-    Without a server's set nobody can tell them apart; then it is the first of the means.
+
+def out_of_patience(patience: int, round: int, best: int | None) -> bool:
+    """Whether the best round is so many rounds ago."""
+    return patience > 0 and best is not None and round - best >= patience
+
+
+def watched(
+    ex: Experiment, round: int, model: Snapshot, kept: Best | None, measure: Measure
+) -> tuple[float | None, Best | None]:
+    """This round's score on the server's set, and the best model so far; nothing if nobody asked for it."""
+    if ex.watch is None:
+        return None, None
+    name, params = handed_out(ex, model, measure)
+    score = measure(model, name).loss if ex.watch.metric is None else ex.watch.metric(params)
+    score = None if score is None else finite(score)
+    if score is None or not ex.watch.better(score, kept):
+        return score, kept
+    return score, Best(round, score, params if ex.watch.keep else {})
+
+
+def handed_out(ex: Experiment, model: Snapshot, measure: Measure, kept: Best | None = None) -> tuple[str, Params]:
+    """The model to use, and its name: the best so far if that is kept, or this round's.
+
+    Of this round's last model and its running means it is the one with the smallest loss at the server. Without a
+    server's set nobody can tell them apart; then it is the first of the means.
     """
+    if kept is not None and kept.params:
+        return BEST, kept.params
     models = ex.server.models(model)
     if len(models) == 1 or ex.own_parts:  # a client's own part goes with the model that it received
         return LAST, models[LAST]

@@ -45,7 +45,7 @@ class EngineError(FedAccordError):
     """Clients that could not be run: a worker that keeps dying, a cluster that cannot be reached."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What an error of somebody else's code says, without what follows."""
     return next(iter(str(error).strip().splitlines()), "")
 

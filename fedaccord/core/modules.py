@@ -2,10 +2,11 @@
 
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
-from fedaccord.core.errors import SettingsError
+from fedaccord.core.errors import FedAccordError, SettingsError, first_line
 
 
 def load_variable(path: Path, variable: str, kinds: type | tuple[type, ...], expected: str) -> Any:
@@ -18,9 +19,42 @@ def load_variable(path: Path, variable: str, kinds: type | tuple[type, ...], exp
     sys.path.insert(0, str(path.parent.resolve()))  # so that it finds its neighbours, as when it is run
     try:
         spec.loader.exec_module(module)
+    except FedAccordError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's file raises
+        raise SettingsError(f"{place_of(error, path)}: {type(error).__name__}: {told_by(error)}") from error
     finally:
         sys.path.pop(0)
     found = getattr(module, variable, None)
     if not isinstance(found, kinds):
-        raise SettingsError(f"{path}: '{variable}' is {'missing' if found is None else f'not {expected}'}")
+        right = [name for name, value in vars(module).items() if isinstance(value, kinds)]
+        hint = f"; there is {', '.join(f'{path}:{name}' for name in right)}" if right else ""
+        wrong = "is missing" if found is None else f"is {described(found)}, not {expected}"
+        raise SettingsError(f"{path}: '{variable}' {wrong}{hint}")
     return found
+
+
+def described(value: object) -> str:
+    """What kind of thing it is, in a few words."""
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {', '.join(type(part).__name__ for part in value[:3]) or 'nothing'}"
+    if isinstance(value, type) or value is None:
+        return "None" if value is None else f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "AEIOaeio" else f"a {name}"
+
+
+def told_by(error: BaseException) -> str:
+    """What it says, and what to do about a package that is not there."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error.msg}; install it into this environment ({sys.prefix})"
+    return error.msg if isinstance(error, SyntaxError) else first_line(error)
+
+
+def place_of(error: BaseException, path: Path) -> str:
+    """The file and line at which a user's file, or a neighbour that it imports, went wrong."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    own = path.resolve().parent
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if own in Path(each.filename).parents]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(path)

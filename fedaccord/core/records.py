@@ -251,6 +251,15 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class Best:
+    """The best model so far, by what the server measures on its own set."""
+
+    round: int
+    score: float
+    params: Params = field(default_factory=dict)  # empty where only its round counts
+
+
+@dataclass(frozen=True)
 class ServerState:
     """All that the server carries from round to round; a checkpoint is this and nothing else."""
 
@@ -262,6 +271,7 @@ class ServerState:
     last_loss: float | None = None  # of w_t itself, which the guard watches
     first_loss: float | None = None  # the first of these that was known
     best_loss: float | None = None  # the smallest so far
+    kept: Best | None = None  # the best model so far, where it is kept or waited for
 
     @property
     def params(self) -> Params:
@@ -322,6 +332,8 @@ class RoundLog:
     method: dict[str, float] = field(default_factory=dict)  # the scalars that the method reports
     last_loss: float | None = None  # of the model itself, where `loss` is that of its running mean
     stretch: float | None = None  # how far the server went along the clients' mean step, where it looked for that
-    handed: str | None = None  # whose metrics these are: the last model, or the short or long running mean
+    handed: str | None = None  # whose metrics these are: the last, the short or long running mean, or the best model
+    score: float | None = None  # what the best model is told by, where it is kept or waited for
+    best: int | None = None  # the round of the best model so far
     bytes: int = 0  # sent down and up
     seconds: dict[str, float] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from fedaccord.core.batches import count, is_batch, mapped
 from fedaccord.core.errors import DataError, FedAccordError, first_line
 from fedaccord.core.files import let_go_of_locks
+from fedaccord.core.modules import described
 from fedaccord.core.processes import die_with
 from fedaccord.core.records import Examples
 from fedaccord.core.seeds import generator, global_seed, other_seeds
@@ -24,12 +25,21 @@ Collate = Callable[[list[Any]], Any]
 
 def stacked(items: list[Any]) -> Any:
     """Pairs (input, target) as a pair of batches; doubles, which Python and NumPy have by default, become floats."""
+    first = items[0]
+    if not (isinstance(first, tuple | list) and len(first) == 2):
+        raise DataError(
+            f"an item is {described(first)}, expected a pair (input, target); give collate=function(items) -> "
+            "(inputs, targets) of a batch"
+        )
+    for side, name, do in zip(first, ("an input", "a target"), ("a tensor", "classes.index(label)"), strict=True):
+        if isinstance(side, str):
+            raise DataError(f"{name} is text, {side[:20]!r}: the Dataset must give numbers, such as {do}")
     try:
         inputs, targets = default_collate(items)
     except RuntimeError as error:
-        raise DataError(f"its items are not of one shape, so give a collate function: {error}") from None
-    except (TypeError, ValueError) as error:
-        raise DataError(f"expected items that are pairs (input, target) of tensors or numbers: {error}") from None
+        raise DataError(f"its items are not of one shape, so give a collate function: {first_line(error)}") from None
+    except (TypeError, ValueError):
+        raise DataError(f"an item is {described(first)}, expected a pair of tensors, arrays or numbers") from None
     return singles(inputs), singles(targets)
 
 
@@ -138,13 +148,6 @@ class LazyExamples:
         if count(inputs) != count(targets):
             raise DataError(f"{self.label}: collate gives {count(inputs)} inputs and {count(targets)} targets")
         return self.check(Examples(inputs, targets), numbers).to(self.device)
-
-
-def described(value: Any) -> str:
-    """What kind of thing it is, in a few words."""
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {', '.join(type(part).__name__ for part in value) or 'nothing'}"
-    return f"a {type(value).__name__}"
 
 
 class Rows(Dataset[Any]):

@@ -1,5 +1,6 @@
 """Your own data: an .npz file or a folder of pictures by class."""
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from fedaccord.core.errors import DataError
+from fedaccord.core.errors import DataError, first_line
 from fedaccord.core.records import Examples
 from fedaccord.core.seeds import numpy_generator
 from fedaccord.data.sets import UNREADABLE, DataSet, examples
@@ -30,10 +31,15 @@ def load_npz(path: Path) -> DataSet:
                 raise DataError(f"{path}: holds one array without a name, expected an .npz file with x and y")
             arrays = {key.lower(): file[key] for key in file.files}
     except UNREADABLE as error:
-        raise DataError(f"{path}: not a readable .npz file without pickled objects: {error}") from error
+        told = f"{path}: not a readable .npz file: {why_unreadable(path, error)}"
+        raise DataError(f"{told}; numpy.savez(file, x=inputs, y=labels) makes one") from error
     for key in ("x", "y"):
         if key not in arrays:
-            raise DataError(f"{path}: has no array '{key}'; found {', '.join(sorted(arrays)) or 'nothing'}")
+            found = ", ".join(sorted(arrays)) or "nothing"
+            raise DataError(
+                f"{path}: has no array '{key}'; found {found}: save them again under the names x and y, and x_test and "
+                "y_test if there is a test set"
+            )
     x, y = as_inputs(arrays["x"], path), as_labels(arrays["y"], path)
     most = int(y.max(initial=0))
     if "classes" not in arrays and most >= MOST_CLASSES:
@@ -54,6 +60,13 @@ def load_npz(path: Path) -> DataSet:
         test = examples(x_test, as_labels(arrays["y_test"], path), len(names), str(path))
         return DataSet(everything, test, names, owner)
     return with_test_part(everything, names, owner, str(path))
+
+
+def why_unreadable(path: Path, error: Exception) -> str:
+    """What is wrong with a file that NumPy cannot load; of one that is no archive it says that it was pickled."""
+    if not zipfile.is_zipfile(path):
+        return "it is damaged, or of another kind"
+    return "it holds Python objects in place of numbers" if "allow_pickle" in str(error) else first_line(error)
 
 
 def load_folder(path: Path, size: int = 0) -> DataSet:
@@ -140,6 +153,15 @@ def as_inputs(array: np.ndarray, path: Path) -> np.ndarray:
 
 
 def as_labels(array: np.ndarray, path: Path) -> np.ndarray:
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise DataError(f"{path}: labels of type {array.dtype} and shape {array.shape}, expected one integer each")
-    return array
+    if array.ndim == 1 and np.issubdtype(array.dtype, np.integer):
+        return array
+    told = f"{path}: labels of type {array.dtype} and shape {array.shape}, expected one integer each"
+    if array.dtype.kind in "US":
+        raise DataError(f"{told}; number them: classes, y = numpy.unique(y, return_inverse=True)")
+    if array.ndim == 2 and array.shape[1] == 1:
+        raise DataError(f"{told}; y[:, 0] has them")
+    if np.issubdtype(array.dtype, np.floating):
+        raise DataError(
+            f"{told}; class numbers: y.astype(int); for a regression write a task with a loss (docs/tasks.md)"
+        )
+    raise DataError(told)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fedaccord.core.batches import IGNORED, Batch, leaves, named_leaves
 from fedaccord.core.errors import DataError
+from fedaccord.core.modules import described
 from fedaccord.core.records import ClientData, Examples
 from fedaccord.core.seeds import generator, global_seed, other_seeds
 from fedaccord.data.lazy import Collate, LazyExamples, stacked
@@ -63,13 +64,18 @@ def as_examples(
         data = (data.tensors[0], data.tensors[1])
     if isinstance(data, tuple | list):
         if len(data) != 2:
-            raise DataError(f"{label}: expected a pair (inputs, targets), got {len(data)} values")
+            raise DataError(
+                f"{label}: expected a pair (inputs, targets), got {described(data)}, {len(data)} in all; a list of "
+                "examples must be a Dataset, or stacked"
+            )
         inputs, targets = (as_batch(side, f"{label}, {name}") for side, name in zip(data, SIDES, strict=True))
         return checked(Examples(inputs, targets), label, classes)
-    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+    if isinstance(data, DataLoader):
+        raise DataError(f"{label}: got a DataLoader; give its Dataset, loader.dataset: batch_size= makes the batches")
+    if isinstance(data, Tensor | dict | str) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise DataError(
-            f"{label}: got a {type(data).__name__}, expected a pair (inputs, targets) or a Dataset that has a length "
-            "and gives its items by number"
+            f"{label}: got {described(data)}, expected a pair (inputs, targets) or a Dataset that has a length and "
+            "gives its items by number"
         )
     if not len(data):
         raise DataError(f"{label}: the data set is empty")
@@ -122,7 +128,15 @@ def as_tensor(given: Any, label: str) -> Tensor:
     """Arrays of double precision, as NumPy and pandas have them unless told otherwise, become floats."""
     if isinstance(given, Tensor):
         return given
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except ValueError:
+        raise DataError(f"{label}: its values are not of one shape, so they make no array") from None
+    if array.dtype.kind in "US":
+        raise DataError(
+            f"{label}: is text, such as {str(array.flat[0])!r}; give numbers: classes, numbers = numpy.unique(labels, "
+            "return_inverse=True), over all clients"
+        )
     if array.dtype == object:  # a table whose columns are of several types
         for column, name in enumerate(getattr(given, "columns", ())):
             try:

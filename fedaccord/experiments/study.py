@@ -8,6 +8,7 @@ from typing import Any
 
 from fedaccord import config
 from fedaccord.config import Settings
+from fedaccord.core.algorithm import out_of_patience
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.files import make_folder, write_durably
 from fedaccord.core.settings import EXPERIMENT, LENGTH, SERVER
@@ -85,7 +86,9 @@ def done(cell: Cell, folder: Path) -> int:
         fits = (wanted,) if wanted is not None else (has,) if natural else OPEN.get(name, (has,))
         if has not in fits:
             raise SettingsError(f"{path}: was run with {name} = {has}, not {fits[0]}; choose another folder for this")
-    return sum(1 for _ in read_rounds(path))
+    lines = list(read_rounds(path))
+    early = lines and out_of_patience(cell.settings.patience, lines[-1]["round"], lines[-1].get("best"))
+    return cell.settings.rounds if early else len(lines)
 
 
 def telling(settings: Settings) -> set[str]:

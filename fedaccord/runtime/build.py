@@ -14,7 +14,7 @@ from fedaccord.client.optimizers import ClientOptimizer, by_name, check_settings
 from fedaccord.client.side import ClientSide
 from fedaccord.client.training import Site
 from fedaccord.config import FIELDS, OWN, Settings
-from fedaccord.core.algorithm import LAST, Experiment, cohort_size
+from fedaccord.core.algorithm import BEST, LAST, Experiment, Watch, cohort_size
 from fedaccord.core.batches import clone
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.params import read_params
@@ -26,8 +26,10 @@ from fedaccord.core.travel import Travel, Travels, still_modules, travel_of
 from fedaccord.data.prepare import as_stored
 from fedaccord.engines.choose import Request, choose
 from fedaccord.methods.registry import find
+from fedaccord.metrics import metrics_of
 from fedaccord.objectives import classification, objective_of
 from fedaccord.policy.schedule import FixedSchedule, Replay
+from fedaccord.runtime.changes import code_of
 from fedaccord.runtime.checks import check_alone, check_model, find_device, lay_out
 from fedaccord.runtime.classes import ByClass, by_class
 from fedaccord.runtime.entropy import settle_entropy
@@ -58,6 +60,7 @@ class Setup:
     classes: tuple[str, ...] = ()
     remarks: list[str] = field(default_factory=list)  # what a person should know before the first round
     by_class: Callable[..., ByClass | None] = lambda *_: None  # (round, params) -> what is known class by class
+    code: dict[str, str] = field(default_factory=dict)  # what the user's own code is known by after a resume
 
     @property
     def params(self) -> Params:
@@ -114,6 +117,7 @@ def setup_of(parts: Parts, experiment: Experiment, told: str, entropy: str, rema
         parts.classes,
         remarks,
         partial(by_class, parts),
+        code_of(parts.settings, parts.model, parts.loss),
     )
 
 
@@ -220,16 +224,18 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
     everyone = cohort_size(clients, settings.fraction) == clients
     length = length_of(parts, everyone)
     method, chosen = choosing(parts)
-    tested = None
+    evaluator = tested = None
+    watched = watched_metric(parts)
+    if validation is not None:
+        wanted = [] if watched is None else [watched]
+        evaluator = Evaluator(model, validation.to(device), parts.prepare, measure_of(parts), wanted, cores)
     if parts.test is not None and parts.metrics:
         tested = Evaluator(model, parts.test.to(device), parts.prepare, None, parts.metrics, cores)
     return Experiment(
         engine=engine,
         policy=policy_of(settings, parts.method),
         server=ServerChain(parts.method, model, settings.values(), clients, travel),
-        loss=ClientLosses(robust=settings.reports == "median")
-        if validation is None
-        else Evaluator(model, validation.to(device), parts.prepare, measure_of(parts), (), cores).loss,
+        loss=ClientLosses(robust=settings.reports == "median") if evaluator is None else evaluator.loss,
         guard=guard(
             settings.guards,
             settings.min_replies,
@@ -251,7 +257,33 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
         paired=settings.paired and validation is None,
         clients_test=settings.client_test > 0,
         own_parts=bool(travel.home),
+        watch=watch_of(settings, watched, evaluator),
     )
+
+
+def watched_metric(parts: Parts) -> Metric | None:
+    """The metric by which the best model is told; None: by the loss, or nobody asks for it."""
+    keep = parts.settings.keep
+    if keep in (LAST, BEST):
+        return None
+    try:
+        return metrics_of(keep, parts.loss, known=parts.metrics)[0]
+    except SettingsError as error:
+        raise SettingsError(f"keep = {keep}: expected last, best or a metric: {error}") from None
+
+
+def watch_of(settings: Settings, metric: Metric | None, evaluator: Evaluator | None) -> Watch | None:
+    """How the best model is told and how long it is waited for, if anybody asks for it."""
+    if settings.keep == LAST and not settings.patience:
+        return None
+    if evaluator is None:
+        asked = f"patience = {settings.patience}" if settings.keep == LAST else f"keep = {settings.keep}"
+        raise SettingsError(
+            f"{asked}: goes by the server's set, and there is none; give the server one (evaluate = server)"
+        )
+    if metric is None:
+        return Watch(settings.patience, settings.keep == BEST)
+    return Watch(settings.patience, True, lambda params: evaluator.metrics(params).get(metric.name), metric.higher)
 
 
 def length_of(parts: Parts, everyone: bool) -> Length | None:

@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from fedaccord.core.batches import Batch, clone, leaves, output_of
 from fedaccord.core.errors import DataError, FedAccordError, SettingsError, first_line
+from fedaccord.core.modules import described
 from fedaccord.core.records import ClientData, Examples, LossFunction, Prepare
 from fedaccord.core.seeds import global_seed
 from fedaccord.data.sets import check_classes
@@ -42,7 +43,9 @@ def check_model(
     except FedAccordError:
         raise
     except Exception as error:  # whatever a user's model raises
-        raise DataError(f"the model cannot be run on the clients' inputs: {error}{hint(model, two)}") from error
+        raise DataError(
+            f"the model cannot be run on the clients' inputs: {first_line(error)}{hint(model, two)}"
+        ) from error
     finally:
         model.train(was_training)
     if loss is None:
@@ -52,12 +55,18 @@ def check_model(
 
 
 def hint(model: nn.Module, examples: Examples) -> str:
-    """What to do about inputs of double precision; nothing if they are not what is wrong."""
+    """What to do about inputs of double precision or whole numbers; nothing if they are not what is wrong."""
     own = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
-    double = any(tensor.dtype == torch.float64 for tensor in leaves(examples.inputs))
-    if not double or torch.float64 in own:
-        return ""
-    return "; the inputs are float64 and the weights are not: give inputs.float(), or model.double()"
+    given = {tensor.dtype for tensor in leaves(examples.inputs)}
+    if torch.float64 in given and torch.float64 not in own:
+        return "; the inputs are float64 and the weights are not: give inputs.float(), or model.double()"
+    if not any(dtype.is_floating_point for dtype in given) and not has_embedding(model):
+        return "; the inputs are whole numbers: give inputs.float()"
+    return ""
+
+
+def has_embedding(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in model.modules())
 
 
 def check_scores(output: object, targets: Tensor, held: Sequence[ClientData]) -> None:
@@ -74,15 +83,20 @@ def check_scores(output: object, targets: Tensor, held: Sequence[ClientData]) ->
     if not right:
         given = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
         wanted = ", ".join(("examples", *map(str, places), f"{largest + 1} or more class scores"))
-        raise DataError(f"the model must give ({wanted}), it gives {given}")
+        column = "; targets of shape (examples, 1) are a column: give targets.squeeze(1)" if places == (1,) else ""
+        raise DataError(f"the model must give ({wanted}), it gives {given}{column}")
 
 
 def check_loss(loss: LossFunction, output: Any, targets: Batch) -> None:
     """A user's loss must give one number for a batch."""
+    if isinstance(loss, type) or not callable(loss):
+        named = f"; an object of it: {loss.__name__}()" if isinstance(loss, type) else ""
+        raise SettingsError(f"loss: expected a function (output, targets) -> mean loss, not {described(loss)}{named}")
     try:
         value = loss(output, targets)
     except Exception as error:  # whatever a user's function raises
-        raise DataError(f"the loss cannot be computed from the model's output and the targets: {error}") from error
+        told = f"{type(error).__name__}: {first_line(error)}"
+        raise DataError(f"the loss cannot be computed from the model's output and the targets: {told}") from error
     if not isinstance(value, Tensor) or value.dim() != 0:
         raise DataError("the loss must give one number, the mean over the batch, as a tensor")
 

@@ -10,7 +10,7 @@ from types import FrameType
 
 from torch import nn
 
-from fedaccord.core.algorithm import run, start
+from fedaccord.core.algorithm import BEST, over, run, start
 from fedaccord.core.errors import RunError
 from fedaccord.core.params import read_params
 from fedaccord.core.processes import processor_kind, torch_threads
@@ -18,8 +18,9 @@ from fedaccord.core.protocols import Engine
 from fedaccord.core.records import Params, RoundLog, ServerState, Snapshot
 from fedaccord.runtime.attendance import Attendance, attendance
 from fedaccord.runtime.build import Setup
+from fedaccord.runtime.changes import other_code, other_settings
 from fedaccord.runtime.classes import write_classes
-from fedaccord.runtime.folder import RunFolder, fingerprint
+from fedaccord.runtime.folder import Checkpoint, RunFolder, fingerprint, read_raw
 from fedaccord.runtime.live import JsonView, View
 from fedaccord.runtime.trackers import Together, trackers
 
@@ -34,12 +35,16 @@ class Outcome:
     stopped: bool  # a person asked it to stop before the last round
     about: str  # the run's fingerprint
     warnings: list[str]  # what a person should know although the run went on
+    waited: int = 0  # rounds without a better model after which it ended early
 
 
-def drive(setup: Setup, folder: RunFolder | None, view: View | None, others: Sequence[View] = ()) -> Outcome:
+def drive(
+    setup: Setup, folder: RunFolder | None, view: View | None, others: Sequence[View] = (), anyway: bool = False
+) -> Outcome:
     """Run to the end, or go on from the folder's last checkpoint. Ctrl-C ends it after the round in progress.
 
-    `others`: whoever is told of the rounds besides the view and the trackers.
+    `others`: whoever is told of the rounds besides the view and the trackers. `anyway`: go on although the code of
+    task, method or model is not what the run began with.
     """
     experiment, settings = setup.experiment, setup.settings
     engine = experiment.engine
@@ -51,13 +56,10 @@ def drive(setup: Setup, folder: RunFolder | None, view: View | None, others: Seq
         found = folder.load() if folder else None
         logs = [RoundLog(**entry) for entry in folder.rounds()] if folder else []
         if found is not None and folder is not None:
-            if found.about != about:
-                raise RunError(
-                    f"{folder.path}: the settings, the model or the data are not those that this run began with"
-                )
+            check_same(setup, folder, found, about, anyway)
             engine.expect(found.state.model.accepted)
             state = on_device(found.state, setup.model)
-            if state.round < settings.rounds:
+            if not over(experiment, state.round, state.kept):
                 tell_of_another_processor(found.processor, folder)
         else:
             if view is not None and not isinstance(view, JsonView):
@@ -70,6 +72,9 @@ def drive(setup: Setup, folder: RunFolder | None, view: View | None, others: Seq
                 write_classes(folder.path, setup.by_class())
                 folder.keep(read_params(setup.model, setup.travel.fixed))
                 checkpoint(engine, folder, state, about)
+        if folder:
+            folder.note_code(setup.code)
+            folder.settle(settings)
         present = Attendance()  # of this stretch: after a resume, clients get their chances anew
         try:
             views.begin(logs)
@@ -77,7 +82,8 @@ def drive(setup: Setup, folder: RunFolder | None, view: View | None, others: Seq
                 logs.append(log)
                 if folder:
                     folder.append(log)
-                    if state.round % settings.checkpoint_every == 0 or state.round == settings.rounds or asked.is_set():
+                    ends = asked.is_set() or over(experiment, state.round, state.kept)
+                    if ends or state.round % settings.checkpoint_every == 0:
                         checkpoint(engine, folder, state, about)
                 views.show(log)
                 present.add(log)
@@ -85,12 +91,32 @@ def drive(setup: Setup, folder: RunFolder | None, view: View | None, others: Seq
                     break
                 give_up_alone(present, log, folder)
             if folder and logs and logs[-1].handed and not asked.is_set():
-                handed = experiment.server.models(state.model)[logs[-1].handed]
-                write_classes(folder.path, setup.by_class(state.round, handed))
+                models = experiment.server.models(state.model) | ({BEST: state.kept.params} if state.kept else {})
+                write_classes(folder.path, setup.by_class(state.round, models[logs[-1].handed]))
         finally:
             views.end()
             engine.close()
-    return Outcome(state, logs, state.round < settings.rounds, about, attendance(logs).sentences())
+    stopped = not over(experiment, state.round, state.kept)
+    early = not stopped and state.kept is not None and state.round < settings.rounds
+    waited = settings.patience if early else 0
+    return Outcome(state, logs, stopped, about, attendance(logs).sentences(), waited)
+
+
+def check_same(setup: Setup, folder: RunFolder, found: Checkpoint, about: str, anyway: bool) -> None:
+    """Raise RunError unless this is the run that the folder holds; other code may be waved through."""
+    if told := other_settings(read_raw(folder.path), setup.settings):
+        raise RunError(f"{folder.path}: holds a run with other settings: {'; '.join(told)}; choose another folder")
+    if found.state.round > setup.settings.rounds:
+        raise RunError(
+            f"{folder.path}: rounds = {setup.settings.rounds}, but {found.state.round} are done; give as many, or more"
+        )
+    if told := other_code(folder.code(), setup.code):
+        what = f"{folder.path}: not as when the run began: {', '.join(told)}"
+        if not anyway:
+            raise RunError(f"{what}; resume --anyway (federate: anyway=True) goes on all the same")
+        tell(f"{what}; it goes on all the same")
+    if found.about != about:
+        raise RunError(f"{folder.path}: the model's tensors or the data are not those that this run began with")
 
 
 def give_up_alone(present: Attendance, log: RoundLog, folder: RunFolder | None) -> None:
@@ -129,15 +155,16 @@ def on_device(state: ServerState, model: nn.Module) -> ServerState:
     """A checkpoint is read to the CPU; the run goes on where the model is."""
     device = next(model.parameters()).device
 
-    def moved(snapshot: Snapshot) -> Snapshot:
-        def there(params: Params) -> Params:
-            return {name: value.to(device) for name, value in params.items()}
+    def there(params: Params) -> Params:
+        return {name: value.to(device) for name, value in params.items()}
 
+    def moved(snapshot: Snapshot) -> Snapshot:
         server = {slot: there(params) for slot, params in snapshot.server.items()}
         return replace(snapshot, params=there(snapshot.params), server=server)
 
     previous = None if state.previous is None else moved(state.previous)
-    return replace(state, model=moved(state.model), previous=previous)
+    kept = None if state.kept is None else replace(state.kept, params=there(state.kept.params))
+    return replace(state, model=moved(state.model), previous=previous, kept=kept)
 
 
 @contextmanager

@@ -4,6 +4,7 @@
     rounds.jsonl               append-only
     metrics.json               what is measured, and which way is better
     classes.json               labels by client, and what the model gets right of each class; see classes.py
+    code.json                  hashes of the user's own code that it began with, and the package's version
     rounds.csv                 its plain figures, for a spreadsheet; made again from rounds.jsonl on every start
     checkpoints/000012.json    the manifest of round 12, written last: with it, the checkpoint exists
     checkpoints/000012.safetensors
@@ -37,13 +38,15 @@ from fedaccord.core.files import flush_folder, lock_folder, write_durably
 from fedaccord.core.packages import decode, encode, flatten, unflatten
 from fedaccord.core.processes import processor_kind
 from fedaccord.core.protocols import Method
-from fedaccord.core.records import Metric, Params, RoundLog, ServerState, Snapshot
+from fedaccord.core.records import Best, Metric, Params, RoundLog, ServerState, Snapshot
 from fedaccord.core.settings import LENGTH, OBSERVATION, OPERATION, SERVER
 from fedaccord.methods.registry import find
 
 GENERATIONS = 2
-PREVIOUS = "previous-"
-SETTINGS, ROUNDS, CSV, METRICS = "settings.toml", "rounds.jsonl", "rounds.csv", "metrics.json"
+PREVIOUS, KEPT = "previous-", "best"
+SETTINGS, ROUNDS, CSV, METRICS, CODE = "settings.toml", "rounds.jsonl", "rounds.csv", "metrics.json", "code.json"
+LATER = {"keep": "last"}
+"""Settings that came after version 2, each with what runs of before did: with that value it does not count."""
 CHECKPOINTS, PRIVATE, FIXED = "checkpoints", "private", "fixed.safetensors"
 
 
@@ -90,6 +93,24 @@ class RunFolder:
     def settings(self) -> Settings:
         return read_settings(self.path)
 
+    def settle(self, settings: Settings) -> None:
+        """Note the settings that the run goes on with: some may change, such as the number of rounds."""
+        text = config.to_toml(settings).encode()
+        if text != (self.path / SETTINGS).read_bytes():
+            write_durably(self.path / SETTINGS, text)
+
+    def code(self) -> dict[str, str]:
+        """What the run's code was known by when it began; nothing if that is of before it was noted."""
+        try:
+            return dict(json.loads((self.path / CODE).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return {}
+
+    def note_code(self, code: Mapping[str, str]) -> None:
+        """Note what code the run goes on with."""
+        if code != self.code():
+            write_durably(self.path / CODE, json.dumps(code, indent=1).encode())
+
     def describe(self, metrics: Sequence[Metric]) -> None:
         """Note what the metrics in the log mean: which way is better, and which are shares."""
         about = [{"name": each.name, "higher": each.higher, "percent": each.percent} for each in metrics]
@@ -123,6 +144,7 @@ class RunFolder:
             "last_loss": state.last_loss,
             "first_loss": state.first_loss,
             "best_loss": state.best_loss,
+            "kept": None if state.kept is None else {"round": state.kept.round, "score": state.kept.score},
             "policy": dict(state.policy),
             "accepted": as_json(state.model),
             "previous_accepted": None if state.previous is None else as_json(state.previous),
@@ -193,7 +215,7 @@ def packages_of(state: ServerState) -> dict[str, Params]:
         if snapshot is not None:
             found[f"{start}model"] = snapshot.params
             found |= {f"{start}server.{slot}": params for slot, params in snapshot.server.items()}
-    return found
+    return found | ({KEPT: state.kept.params} if state.kept is not None and state.kept.params else {})
 
 
 def snapshot_of(packages: Mapping[str, Params], start: str, accepted: Mapping[str, int]) -> Snapshot:
@@ -222,7 +244,10 @@ def read_checkpoint(manifest: Path) -> Checkpoint | None:
         if body["previous_accepted"] is not None:
             before = snapshot_of(packages, PREVIOUS, body["previous_accepted"])
         extremes = body.get("first_loss"), body.get("best_loss")  # not in a checkpoint of before the guard knew them
-        state = ServerState(body["round"], model, body["loss"], body["policy"], before, body["last_loss"], *extremes)
+        kept = None if body.get("kept") is None else Best(**body["kept"], params=packages.get(KEPT, {}))
+        state = ServerState(
+            body["round"], model, body["loss"], body["policy"], before, body["last_loss"], *extremes, kept
+        )
         return Checkpoint(state, body["about"], body["log_bytes"], body.get("processor", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UpdateRefused):
         return None
@@ -346,6 +371,7 @@ def settings_text(settings: Settings, apart: Collection[str] = (LENGTH, OPERATIO
     """
     brought = config.table(try_to_find(settings.method))
     kept = {n: v for n, v in settings.values().items() if n not in brought or brought[n].role not in apart}
+    kept = {n: v for n, v in kept.items() if n not in LATER or LATER[n] != v}
     engine = "stacked" if settings.engine == "stacked" else "serial"
     return json.dumps({**kept, **named, "engine": engine}, sort_keys=True)
 

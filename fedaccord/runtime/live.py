@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedaccord.core.algorithm import out_of_patience
 from fedaccord.core.records import RoundLog
 from fedaccord.runtime.attendance import Attendance, attendance
 from fedaccord.runtime.build import Setup
@@ -73,7 +74,12 @@ class LineView(View):
         now = time.monotonic()
         if now - self.last >= QUIET_SECONDS or log.round in (1, self.rounds) or news:
             self.last = now
-            parts = [figures(log.loss, self.metrics, self.percent), chosen(log), self.attendance.now()]
+            parts = [
+                figures(log.loss, self.metrics, self.percent),
+                chosen(log),
+                best_so_far(log),
+                self.attendance.now(),
+            ]
             print("  ".join([f"round {log.round}/{self.rounds}", *filter(None, parts)]), flush=True)
             for sentence in news:
                 print(f"  {sentence}", flush=True)
@@ -122,12 +128,13 @@ class LiveView(View):
         curves.add_row("loss", Text(sparkline(losses), "yellow"), f"{losses[-1]:.3f}" if losses else "")
         pace = (time.monotonic() - self.began) / max(1, len(logs) - self.resumed_at)
         left = pace * (settings.rounds - log.round)
+        early = out_of_patience(settings.patience, log.round, log.best)
         progress = Table.grid(padding=(0, 2))
         progress.add_row(
             f"round {log.round}/{settings.rounds}",
             ProgressBar(total=settings.rounds, completed=log.round, width=30),
-            f"{left:.0f} s left" if log.round < settings.rounds else "done",
-            chosen(log),
+            "done" if log.round == settings.rounds or early else f"{left:.0f} s left",
+            "  ".join(filter(None, (chosen(log), best_so_far(log)))),
         )
         notes = [Text(log.guard, style="yellow")] if log.guard else []
         return Panel(Group(progress, curves, self.clients(log), *notes), title=title, expand=False)
@@ -187,6 +194,10 @@ def shown(value: float, percent: bool) -> str:
 
 def chosen(log: RoundLog) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in log.hyper.items())
+
+
+def best_so_far(log: RoundLog) -> str:
+    return "" if log.best is None else f"best {log.best}"
 
 
 def sparkline(values: Sequence[float], low: float | None = None, high: float | None = None, width: int = 60) -> str:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from fedaccord.client.optimizers import MakeOptimizer
 from fedaccord.config import OWN, Settings
-from fedaccord.core.errors import DataError, FedAccordError, SettingsError
+from fedaccord.core.errors import DataError, FedAccordError, SettingsError, first_line
+from fedaccord.core.modules import described
 from fedaccord.core.protocols import Method
 from fedaccord.core.records import ClientData, Examples, LossFunction, Metric, Prepare
 from fedaccord.core.seeds import global_seed, numpy_generator
@@ -157,7 +158,7 @@ def my_data(task: Task, settings: Settings, client: int) -> ClientData:
     if task.load_my_data is not None:
         given = loaded(f"load_my_data({client})", task.load_my_data, client)
     else:
-        given = loaded("data()", task.data_set).train
+        given = data_set(task).train
     return as_given(task, settings, given, f"the data of client {client}")
 
 
@@ -168,9 +169,20 @@ def as_given(task: Task, settings: Settings, data: Data, label: str) -> ClientDa
 
 def whole_set(task: Task, settings: Settings) -> DataSet:
     """The data set that is to be divided, checked."""
-    data = loaded("data()", task.data_set)
+    data = data_set(task)
     train = as_given(task, settings, data.train, f"{task.name}, training data")
     return replace(data, train=train, test=as_given(task, settings, data.test, f"{task.name}, test data"))
+
+
+def data_set(task: Task) -> DataSet:
+    """What the task's `data` gives."""
+    data = loaded("data()", task.data_set)
+    if not isinstance(data, DataSet):
+        raise DataError(
+            f"the task's data() gives {described(data)}, expected fedaccord.DataSet(train, test, classes), with train "
+            "and test each a pair (inputs, targets) or a Dataset"
+        )
+    return data
 
 
 def example_of(task: Task, settings: Settings) -> Examples:
@@ -185,7 +197,13 @@ def server_data(task: Task, settings: Settings) -> tuple[ClientData | None, Clie
     validation: Data | None
     test: Data | None
     if task.load_server_data is not None:
-        validation, test = loaded("load_server_data()", task.load_server_data)
+        given = loaded("load_server_data()", task.load_server_data)
+        if not (isinstance(given, tuple | list) and len(given) == 2):
+            raise DataError(
+                f"the task's load_server_data() gives {described(given)}, expected (validation, test), either of which "
+                "may be None"
+            )
+        validation, test = given
     elif task.data is not None:
         data = whole_set(task, settings)
         held = hold_out(settings, labels_of(data)) if settings.evaluate == "server" else None
@@ -212,13 +230,16 @@ def loaded(name: str, load: Callable[..., T], *arguments: Any) -> T:
     except FedAccordError:
         raise
     except Exception as error:  # whatever a user's code raises
-        raise DataError(f"the task's {name} failed: {type(error).__name__}: {error}") from error
+        raise DataError(f"the task's {name} failed: {type(error).__name__}: {first_line(error)}") from error
 
 
 def build(task: Task, settings: Settings) -> nn.Module:
     """The same first parameters wherever it is built."""
     with global_seed(settings.seed, "init"):
-        return task.build_model(settings.width)
+        model = loaded("model()", task.build_model, settings.width)
+    if not isinstance(model, nn.Module):
+        raise DataError(f"the task's model() gives {described(model)}, expected a torch.nn.Module")
+    return model
 
 
 def prepared(

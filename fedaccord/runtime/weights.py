@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedaccord.client.store import ClientStore
-from fedaccord.core.algorithm import LAST
+from fedaccord.core.algorithm import BEST, LAST
 from fedaccord.core.batches import leaves, mapped, output_of
 from fedaccord.core.errors import FedAccordError, RunError, SettingsError, first_line
 from fedaccord.core.packages import decode, encode
@@ -23,13 +23,13 @@ from fedaccord.server.steps import DECAYS, SHORT
 from fedaccord.tasks import find_task
 
 
-def weights_of(run: Path, client: int | None = None) -> Params:
-    """All weights of the model that the run hands out; where a part is each client's own, with this client's.
+def weights_of(run: Path, client: int | None = None, which: str | None = None) -> Params:
+    """All weights of the model that the run hands out, or of `which`; where a part is a client's own, with this one's.
 
     What does not travel comes from the run folder too: the frozen part, and what the client keeps.
     """
     state = newest(run)
-    params = dict(handed_out(run, state))
+    params = dict(handed_out(run, state, which))
     if (run / FIXED).is_file():
         params |= decode((run / FIXED).read_bytes())
     if client is not None:
@@ -65,23 +65,36 @@ def newest(run: Path) -> ServerState:
     return found.state
 
 
-def handed_out(run: Path, state: ServerState) -> Params:
-    """The last model or one of its running means, as the log says."""
+def handed_out(run: Path, state: ServerState, which: str | None = None) -> Params:
+    """The best model if it is kept, or else the last or one of its running means, as the log says.
+
+    `which`: the last model itself (last), or nothing but the best (best).
+    """
+    if which not in (None, LAST, BEST):
+        raise SettingsError(f"which = {which}: expected last, or best")
+    kept = {} if state.kept is None else state.kept.params
+    if which == BEST and not kept:
+        raise RunError(f"{run}: has no best model: it was run without keep = best")
+    if which == LAST or kept:
+        return state.params if which == LAST else kept
     means = {name: state.model.server[f"average.{name}"] for name in DECAYS if f"average.{name}" in state.model.server}
     said = [line.get("handed") for line in read_rounds(run) if line["round"] <= state.round]
     name = next((each for each in reversed(said) if each is not None), SHORT)
     return means.get(name, state.params) if name != LAST else state.params
 
 
-def load(run: str | Path, model: nn.Module | None = None, client: int | None = None) -> nn.Module:
+def load(
+    run: str | Path, model: nn.Module | None = None, client: int | None = None, which: str | None = None
+) -> nn.Module:
     """The model of a run folder with its weights, ready to be used (in eval mode).
 
     run     the folder
     model   one of the same form, where the task's own cannot be built again: a run of `federate`
     client  whose part to put in, where a part of the model is each client's own
+    which   last: the model of the last round; best: the best one (keep = best); None: what the run hands out
     """
     run = Path(run)
-    params = weights_of(run, client)
+    params = weights_of(run, client, which)
     settings = read_settings(run)
     if model is None:
         if settings.task == "python":
@@ -100,7 +113,7 @@ def load(run: str | Path, model: nn.Module | None = None, client: int | None = N
     return model.eval()
 
 
-def export(run: Path, file: Path, client: int | None = None) -> str:
+def export(run: Path, file: Path, client: int | None = None, which: str | None = None) -> str:
     """Write the model for other programs, in the form that the file's name asks for; a sentence about it."""
     write = {".safetensors": as_weights, ".pt2": as_program, ".onnx": as_onnx}.get(file.suffix)
     if write is None:
@@ -109,7 +122,7 @@ def export(run: Path, file: Path, client: int | None = None) -> str:
         file.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=file.parent) as beside:  # the file is there only if it is right
             written = Path(beside) / file.name
-            told = write(run, written, client)
+            told = write(run, written, client, which)
             written.replace(file)
         return told
     except OSError as error:
@@ -122,27 +135,27 @@ def export(run: Path, file: Path, client: int | None = None) -> str:
         ) from error
 
 
-def as_weights(run: Path, file: Path, client: int | None) -> str:
-    params = weights_of(run, client)
+def as_weights(run: Path, file: Path, client: int | None, which: str | None) -> str:
+    params = weights_of(run, client, which)
     file.write_bytes(encode(params))
     return f"{len(params)} tensors, {sum(value.numel() for value in params.values()):,} numbers"
 
 
-def as_program(run: Path, file: Path, client: int | None) -> str:
-    model, inputs = with_example(run, client)
+def as_program(run: Path, file: Path, client: int | None, which: str | None) -> str:
+    model, inputs = with_example(run, client, which)
     program = torch.export.export(model, *called(inputs), dynamic_shapes=any_batch(inputs))
     torch.export.save(program, file)
     again = torch.export.load(file).module()
     return same(model, inputs, output_of(again, inputs))
 
 
-def as_onnx(run: Path, file: Path, client: int | None) -> str:
+def as_onnx(run: Path, file: Path, client: int | None, which: str | None) -> str:
     try:
         import onnx
         from onnx.reference import ReferenceEvaluator
     except ImportError:
         raise SettingsError("ONNX files need the extra: pip install 'fedaccord[export]'") from None
-    model, inputs = with_example(run, client)
+    model, inputs = with_example(run, client, which)
     args, kwargs = called(inputs)
     shapes = any_batch(inputs)
     torch.onnx.export(
@@ -155,9 +168,9 @@ def as_onnx(run: Path, file: Path, client: int | None) -> str:
     return same(model, inputs, tuple(map(torch.from_numpy, found)))
 
 
-def with_example(run: Path, client: int | None) -> tuple[nn.Module, Any]:
+def with_example(run: Path, client: int | None, which: str | None) -> tuple[nn.Module, Any]:
     """The model, and two inputs as it sees them."""
-    model, settings = load(run, client=client), read_settings(run)
+    model, settings = load(run, client=client, which=which), read_settings(run)
     task = find_task(settings.task, settings.image_size)
     return model, task.prepare(example_of(task, settings).inputs, None)
 

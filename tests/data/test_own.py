@@ -142,7 +142,7 @@ def changed(value: float) -> np.ndarray:
         ),
         ({"x": X, "y": Y, "x_test": FLOATS, "y_test": Y}, "x_test is float32 of .*, x uint8 of"),
         ({"x": X, "y": Y, "x_test": changed(np.nan), "y_test": Y}, "an input is not finite"),
-        ({"x": np.array([{}] * 20), "y": Y}, "not a readable .npz file without pickled objects"),
+        ({"x": np.array([{}] * 20), "y": Y}, "not a readable .npz file: it holds Python objects"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_with_the_files_name(arrays, complaint, tmp_path):

@@ -1,0 +1,144 @@
+"""What a newcomer gets wrong in the first hour is told in one line that says what to do."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from fedaccord import federate
+from fedaccord.cli import main
+from fedaccord.cli.options import USUAL
+from fedaccord.config import table
+from fedaccord.core.errors import FedAccordError
+from fedaccord.runtime.folder import params_sha256
+from fedaccord.tasks import find_task
+
+X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+Y = (X.sum(1) > 0).long()
+WORDS = ["cat" if y else "dog" for y in Y]
+
+
+class Items:
+    """A map-style Dataset of whatever the function makes of a number."""
+
+    def __init__(self, item):
+        self.item = item
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, number):
+        return self.item(number)
+
+
+@pytest.mark.parametrize(
+    ("client", "complaint"),
+    [
+        (Items(lambda i: (X[i], float(X[i].sum()))), "targets must be one class number each.* give a loss"),
+        (Items(lambda i: (X[i], Y[i], 1.0)), "an item is a tuple of Tensor, Tensor, float, .* give collate="),
+        (Items(lambda i: {"image": X[i], "label": Y[i]}), "an item is a dict, .* give collate="),
+        (Items(lambda i: (X[i], WORDS[i])), r"a target is text, '\w+': .* classes.index"),
+        ((X, WORDS), "targets: is text, such as '.*numpy.unique"),
+        ((X.double(), Y), "the inputs are float64 and the weights are not: give inputs.float"),
+        ((X.int(), Y), "the inputs are whole numbers: give inputs.float"),
+        ((X, Y[:, None]), "targets of shape .* are a column: give targets.squeeze"),
+        (DataLoader(TensorDataset(X, Y)), "got a DataLoader; give its Dataset, loader.dataset"),
+        ({"x": X, "y": Y}, "got a dict, expected a pair"),
+        ([(x, y) for x, y in zip(X, Y, strict=True)], "got a list of tuple.*20 in all; .* must be a Dataset"),
+    ],
+)
+def test_data_of_another_form_is_told_in_one_line(client, complaint):
+    with pytest.raises(FedAccordError, match=f"^[^\n]*{complaint}[^\n]*$"):
+        federate(nn.Linear(4, 2), [client, client], rounds=1)
+
+
+@pytest.mark.parametrize("clients", [(X, Y), TensorDataset(X, Y), None, {"a": (X, Y)}])
+def test_clients_must_be_a_list_with_one_entry_each(clients):
+    with pytest.raises(FedAccordError, match="expected a list with one entry for each client"):
+        federate(nn.Linear(4, 2), clients, rounds=1)
+
+
+def test_float_targets_of_a_dataset_stay_what_they_are():
+    targets, model = X.sum(1) / 3, nn.Linear(4, 1)
+    ends = [
+        federate(model, [client] * 2, rounds=2, loss=lambda o, t: ((o[:, 0] - t) ** 2).mean(), engine="serial")
+        for client in (Items(lambda i: (X[i], float(targets[i]))), (X, targets))
+    ]
+    assert params_sha256(ends[0].state.params) == params_sha256(ends[1].state.params)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("roundz", "'rounds'"), ("learning_rate", "'lr'"), ("num_rounds", "'rounds'"), ("foo", None), ("wait", None)],
+)
+def test_a_suggestion_is_plausible_or_absent(name, hint, capsys):
+    for words in (["--set", f"{name}=3"], [f"--{name}", "3"]):
+        assert main(["run", "digits", *words]) == 2
+        told = capsys.readouterr().err
+        assert (f"did you mean {hint}?" in told) if hint else ("did you mean" not in told and "--help-all" in told)
+        assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("import nosuch", "line 1: ModuleNotFoundError: No module named 'nosuch'; install it into this environment"),
+        ("\ndef f(:", "line 2: SyntaxError: invalid syntax"),
+        ("x = 1\nraise ValueError('no\\nway')", "line 2: ValueError: no$"),
+        ("import sys; sys.exit(3)", "line 1: SystemExit: 3"),
+        ("task = 3", "'task' is an int, not a fedaccord.Task"),
+        ("from fedaccord import Task\nmine = Task('a', print)", "'task' is missing; there is .*:mine"),
+    ],
+)
+def test_a_task_file_that_does_not_load_is_told_with_its_line(text, complaint, tmp_path):
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    with pytest.raises(FedAccordError, match=f"^{file}.*{complaint}"):
+        find_task(f"{file}:task")
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("data=lambda: (X, Y)", "data.. gives a tuple of Tensor, Tensor, expected fedaccord.DataSet"),
+        ("model=lambda: nn.Liner(4, 2)", "model.. failed: AttributeError"),
+        ("model=lambda: 5", "model.. gives an int, expected a torch.nn.Module"),
+    ],
+)
+def test_a_task_whose_functions_fail_is_told_in_one_line(change, complaint, tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\nfrom fedaccord import DataSet, Task\n"
+        "X, Y = torch.zeros(400, 4), torch.arange(400) % 2\n"
+        "given = dict(data=lambda: DataSet((X, Y), (X, Y), ('a', 'b')), model=lambda: nn.Linear(4, 2))\n"
+        f"task = Task('mine', **(given | dict({change})))\n"
+    )
+    assert main(["run", f"{file}:task", "--runs", str(tmp_path), "--json"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert re.search(complaint, told)
+
+
+def test_npz_files_of_another_kind_say_how_one_is_made(tmp_path):
+    file = tmp_path / "a.npz"
+    file.write_bytes(np.random.default_rng(0).bytes(500))
+    with pytest.raises(FedAccordError, match=r"damaged, or of another kind; numpy\.savez"):
+        find_task(str(file))
+    np.savez(file, x=X.numpy(), y=np.array(WORDS))
+    with pytest.raises(FedAccordError, match=r"labels of type <U3 .*numpy\.unique"):
+        find_task(str(file))
+
+
+def test_the_short_help_shows_the_usual_settings_and_names_the_rest(capsys):
+    shown = {}
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            main(["run", option])
+        shown[option] = set(re.findall(r"^  --([a-z0-9-]+)", capsys.readouterr().out, re.MULTILINE))
+    usual = {name.replace("_", "-") for names in USUAL.values() for name in names}
+    others = {"config", "set", "runs", "name", "json", "paper", "help-all"}
+    assert shown["--help"] == usual | others
+    assert shown["--help-all"] - others == {name.replace("_", "-") for name in table() if name != "task"}
