@@ -9,9 +9,11 @@ from fedaccord.core.protocols import Method
 SPLITS = {
     "iid": "whose examples are alike",
     "non-iid": "each with examples of one class only",
-    "dirichlet": "each with classes in very different shares",
+    "dirichlet": "each with its own mix of classes",
     "quantity": "some with far more examples than others",
 }
+PYTHON = "python"
+"""What `federate()` calls a task that has no name."""
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -27,8 +29,9 @@ def summary(data: Mapping[str, Any], groups: Sequence[int]) -> list[str]:
 def trained(runs: Sequence[Mapping[str, Any]]) -> str:
     """'A model for digits was trained for 150 rounds on 10 clients, each ..., by two methods'."""
     tasks, clients, rounds = ({run[name] for run in runs} for name in ("task", "clients", "finished"))
-    what = f"A model for {tasks.pop()}" if len(tasks) == 1 else f"Models for {', '.join(sorted(tasks))}"
-    were = "was" if what.startswith("A ") else "were"
+    what, were = f"Models for {', '.join(sorted(tasks))}", "were"
+    if len(tasks) == 1:
+        what, were = "A model" if tasks == {PYTHON} else f"A model for {tasks.pop()}", "was"
     where = f"{span(clients)} client{'' if clients == {1} else 's'}"
     split = {run["split"] for run in runs}
     how = SPLITS.get(split.pop(), "") if len(split) == 1 else ""

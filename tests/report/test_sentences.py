@@ -57,6 +57,7 @@ def test_less_may_be_better_and_nobody_may_have_won(tmp_path):
 
     small, large = run("small", 2.0, lr=0.1, seed=0), run("large", 1.5, lr=0.2, seed=1)
     assert said(small)[0].endswith(": the test rmse is 2.")
+    assert said(run("unnamed", 1.0, task="python"))[0].startswith("A model was trained for 1 round on 2 clients")
     assert said(small, large)[0].endswith("seed 1 did best, with a test rmse of 1.5, 0.5 less than seed 0 (2).")
     other = run("other", 1.5, lr=0.2, method="FA")
     assert said(large, other)[0].endswith("FA+AH did best, with a test rmse of 1.5, as has FA.")
