@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
@@ -36,8 +36,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    def add(name: str, content: str | bytes) -> None:
-        files.append(File.generated(config, name, content=content))
+    def add(name: str, content: str | bytes, inclusion: InclusionLevel = InclusionLevel.INCLUDED) -> None:
+        files.append(File.generated(config, name, content=content, inclusion=inclusion))
 
     for source, name in PAGES.items():
         add(name, (ROOT / source).read_text(encoding="utf-8"))
@@ -46,13 +46,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         add(f"{path.stem}.md", text)
         for name, picture in pictures.items():
             add(name, picture)
-    add("examples.md", examples())
+    add("examples.md", listing("examples", "Whole files to copy; a test runs each of them."))
     add("settings.md", settings())
     if "results.md" not in files.src_uris:
         add("results.md", tables())
     for name in sorted({target for page in files.documentation_pages() for target in targets(page)}):
         if (ROOT / name).is_file() and name not in files.src_uris:  # a figure, the license ...: linked, so shown
             add(name, (ROOT / name).read_bytes())
+        elif name.startswith("files/"):
+            add(name, listing(name.removeprefix("files/").removesuffix(".md")), InclusionLevel.NOT_IN_NAV)
     return files
 
 
@@ -75,7 +77,7 @@ def target(link: str, page: File) -> str:
     folder = path.partition("/")[0]
     if folder in FOLDERS and not (folder == "results" and (ROOT / path).is_file()):
         return FOLDERS[folder]
-    return PAGES.get(path, path)
+    return f"files/{path}.md" if (ROOT / path).is_dir() else PAGES.get(path, path)
 
 
 def page_of(notebook: Path) -> tuple[str, dict[str, bytes]]:
@@ -100,12 +102,15 @@ def page_of(notebook: Path) -> tuple[str, dict[str, bytes]]:
     return "\n\n".join(parts), pictures
 
 
-def examples() -> str:
-    """Every example as it stands in its file."""
-    parts = ["# Examples", "Whole files to copy; a test runs each of them."]
-    for path in sorted((ROOT / "examples").rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        parts += [f"## {name}", f"```python\n{path.read_text(encoding='utf-8').rstrip()}\n```"]
+def listing(folder: str, about: str = "") -> str:
+    """Every file of a folder as it stands."""
+    parts = [f"# {folder.capitalize() if about else folder}", about]
+    for path in sorted(path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"):
+        kind = path.suffix[1:] if path.suffix in (".py", ".toml") else "text"
+        parts += [
+            f"## {path.relative_to(ROOT).as_posix()}",
+            f"```{kind}\n{path.read_text(encoding='utf-8').rstrip()}\n```",
+        ]
     return "\n\n".join(parts)
 
 

@@ -184,7 +184,7 @@ def test_a_packed_sequence_is_told_of_in_one_line():
             packed = nn.utils.rnn.pack_padded_sequence(x, [5, 2], batch_first=True)
             return self.gru(packed)[1][-1]
 
-    with pytest.raises(MatchingError, match="'gru#1' runs on a packed sequence.* give it the padded tensor"):
+    with pytest.raises(MatchingError, match=r"'gru#1' runs on a packed sequence.* give it the padded tensor"):
         observe(Packed(), torch.randn(2, 5, 3))
 
 
