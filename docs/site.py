@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 """Pages that lie beside docs/, and what they are called on the site."""
-PLAIN = ("LICENSE", "CITATION.cff")
+FOLDERS = {"examples": "examples.md", "results": "results.md"}
+"""Pages that stand for a folder beside docs/."""
 TABLES = ("mnist", "cifar10", "kws", "overhead", "steps-mnist", "steps-cifar10", "search-mnist", "search-cifar10",
           "search-kws")  # fmt: skip
 LINK = re.compile(r"""(\]\(|\bsrc=")([^)"\s#:]+)""")
@@ -34,43 +36,48 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    def add(name: str, content: str | bytes) -> None:
-        files.append(File.generated(config, name, content=content))
+    def add(name: str, content: str | bytes, inclusion: InclusionLevel = InclusionLevel.INCLUDED) -> None:
+        files.append(File.generated(config, name, content=content, inclusion=inclusion))
 
     for source, name in PAGES.items():
         add(name, (ROOT / source).read_text(encoding="utf-8"))
-    for path in [*(ROOT / "results" / "figures").glob("*.svg"), *(ROOT / name for name in PLAIN)]:
-        add(path.relative_to(ROOT).as_posix(), path.read_bytes())
     for path in sorted(Path(config.docs_dir).glob("*.ipynb")):
         text, pictures = page_of(path)
         add(f"{path.stem}.md", text)
         for name, picture in pictures.items():
             add(name, picture)
-    add("examples.md", examples())
+    add("examples.md", listing("examples", "Whole files to copy; a test runs each of them."))
     add("settings.md", settings())
     if "results.md" not in files.src_uris:
         add("results.md", tables())
+    for name in sorted({target for page in files.documentation_pages() for target in targets(page)}):
+        if (ROOT / name).is_file() and name not in files.src_uris:  # a figure, the license ...: linked, so shown
+            add(name, (ROOT / name).read_bytes())
+        elif name.startswith("files/"):
+            add(name, listing(name.removeprefix("files/").removesuffix(".md")), InclusionLevel.NOT_IN_NAV)
     return files
 
 
-def on_page_markdown(markdown: str, *, page: Any, **more: Any) -> str:
-    name = page.file.src_uri
-    origin = next((source for source, called in PAGES.items() if called == name), f"docs/{name}")
-    return LINK.sub(lambda found: found[1] + relative(found[2], posixpath.dirname(origin), name), markdown)
+def on_page_markdown(markdown: str, *, page: Page, **more: Any) -> str:
+    here = posixpath.dirname(page.file.src_uri) or "."
+    return LINK.sub(lambda found: found[1] + posixpath.relpath(target(found[2], page.file), here), markdown)
 
 
-def relative(link: str, folder: str, page: str) -> str:
-    """The same link on the site: `link` is seen from `folder` of the repository, the answer from the site's `page`."""
-    path = posixpath.normpath(posixpath.join(folder, link))
-    if path in PAGES:
-        target = PAGES[path]
-    elif path.startswith("examples"):
-        target = "examples.md"
-    elif path.startswith("docs/"):
-        target = re.sub(r"\.ipynb$", ".md", path.removeprefix("docs/"))
-    else:
-        target = path
-    return posixpath.relpath(target, posixpath.dirname(page) or ".")
+def targets(page: File) -> set[str]:
+    """What of the site a page links to."""
+    return {target(link, page) for _, link in LINK.findall(page.content_string)}
+
+
+def target(link: str, page: File) -> str:
+    """What a link means on the site: it is written as seen from where the page lies in the repository."""
+    origin = next((source for source, name in PAGES.items() if name == page.src_uri), f"docs/{page.src_uri}")
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(origin), link))
+    if path.startswith("docs/"):
+        return re.sub(r"\.ipynb$", ".md", path.removeprefix("docs/"))
+    folder = path.partition("/")[0]
+    if folder in FOLDERS and not (folder == "results" and (ROOT / path).is_file()):
+        return FOLDERS[folder]
+    return f"files/{path}.md" if (ROOT / path).is_dir() else PAGES.get(path, path)
 
 
 def page_of(notebook: Path) -> tuple[str, dict[str, bytes]]:
@@ -95,12 +102,15 @@ def page_of(notebook: Path) -> tuple[str, dict[str, bytes]]:
     return "\n\n".join(parts), pictures
 
 
-def examples() -> str:
-    """Every example as it stands in its file."""
-    parts = ["# Examples", "Whole files to copy; a test runs each of them."]
-    for path in sorted((ROOT / "examples").rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        parts += [f"## {name}", f"```python\n{path.read_text(encoding='utf-8').rstrip()}\n```"]
+def listing(folder: str, about: str = "") -> str:
+    """Every file of a folder as it stands."""
+    parts = [f"# {folder.capitalize() if about else folder}", about]
+    for path in sorted(path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"):
+        kind = path.suffix[1:] if path.suffix in (".py", ".toml") else "text"
+        parts += [
+            f"## {path.relative_to(ROOT).as_posix()}",
+            f"```{kind}\n{path.read_text(encoding='utf-8').rstrip()}\n```",
+        ]
     return "\n\n".join(parts)
 
 
