@@ -1,4 +1,4 @@
-"""What the site has besides docs/: the README as its home, the notebook, the examples, the settings, the results.
+"""What the site has besides docs/: the README as its home, the notebook, the examples, the settings.
 
 Files are linked to each other as they lie in the repository; here those links are made to point at the site's pages.
 """
@@ -19,8 +19,6 @@ PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.
 """Pages that lie beside docs/, and what they are called on the site."""
 FOLDERS = {"examples": "examples.md", "results": "results.md"}
 """Pages that stand for a folder beside docs/."""
-TABLES = ("mnist", "cifar10", "kws", "overhead", "steps-mnist", "steps-cifar10", "search-mnist", "search-cifar10",
-          "search-kws")  # fmt: skip
 LINK = re.compile(r"""(\]\(|\bsrc=")([^)"\s#:]+)""")
 
 
@@ -48,8 +46,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             add(name, picture)
     add("examples.md", listing("examples", "Whole files to copy; a test runs each of them."))
     add("settings.md", settings())
-    if "results.md" not in files.src_uris:
-        add("results.md", tables())
     for name in sorted({target for page in files.documentation_pages() for target in targets(page)}):
         if (ROOT / name).is_file() and name not in files.src_uris:  # a figure, the license ...: linked, so shown
             add(name, (ROOT / name).read_bytes())
@@ -124,13 +120,3 @@ def settings() -> str:
         default = "" if each.default is None else f"`{each.default!r}`"
         lines.append(f"| `{name}` | {default} | {each.help} |".replace("\n", " "))
     return "\n".join(lines)
-
-
-def tables() -> str:
-    """What `fedaccord reproduce` made: every table, every figure."""
-    parts = ["# Tables and figures", "Made from the logs in results/ by `fedaccord reproduce all --no-run`."]
-    for name in TABLES:
-        parts.append("## " + (ROOT / "results" / "tables" / f"{name}.md").read_text(encoding="utf-8"))
-    for path in sorted((ROOT / "results" / "figures").glob("*.svg")):
-        parts.append(f"![{path.stem}](../results/figures/{path.name})")
-    return "\n\n".join(parts)
