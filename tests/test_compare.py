@@ -34,7 +34,7 @@ def test_all_runs_are_there_and_only_what_tables_need_is_kept(study):
     assert names == [f"non-iid-{method}-C1.0-s{seed}" for method in ("FA", "FA+AH") for seed in (0, 1)]
     for name in names:
         kept = sorted(file.name for file in (study / name).iterdir())
-        assert kept == ["classes.json", "metrics.json", "rounds.csv", "rounds.jsonl.gz", "settings.toml"]
+        assert kept == ["classes.json", "code.json", "metrics.json", "rounds.csv", "rounds.jsonl.gz", "settings.toml"]
 
 
 def test_a_run_of_a_study_is_the_run_that_run_makes(study, tmp_path, capsys):
@@ -237,6 +237,7 @@ def test_a_packed_run_is_not_resumed(study, capsys):
     assert "its weights were let go" in capsys.readouterr().err
     assert sorted(file.name for file in run.iterdir()) == [
         "classes.json",
+        "code.json",
         "metrics.json",
         "rounds.csv",
         "rounds.jsonl.gz",

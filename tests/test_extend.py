@@ -95,7 +95,7 @@ def test_a_method_from_a_file_brings_its_options_and_can_be_joined(written, caps
     assert main([*words, "--runs", str(written), "--name", "joined", "--json"]) == 0
     assert "drift_share = 0.3" in (written / "joined" / "settings.toml").read_text()
     with pytest.raises(SystemExit):
-        main([*words, "--help"])
+        main([*words, "--help-all"])
     assert "--drift-share FLOAT" in capsys.readouterr().out
 
 

@@ -293,7 +293,7 @@ def test_layers_without_a_size_start_by_the_runs_seed(pictures):
 def test_a_real_server_gives_layers_their_size_or_says_that_it_cannot(tmp_path, monkeypatch):
     pytest.importorskip("flwr")
     seen = []
-    monkeypatch.setattr(federation, "drive", lambda setup, folder, view, anyway: seen.append(setup))
+    monkeypatch.setattr(federation, "drive", lambda setup, folder, view, others, anyway: seen.append(setup))
     task = Task("lazy", digits.load, lazy, Pixels((0.3053,), (0.3760,)), {"validation_per_class": 5})
     settings = task.resolved(clients=3, split="iid", engine="serial")
     federation.serve_task(task, settings, None, tmp_path / "run", simulate=True)
@@ -343,7 +343,7 @@ def test_a_real_federation_starts_at_its_server_alone(tmp_path, monkeypatch):
 
     task, seen = find_task("digits"), []
     settings = task.resolved(init="unit-variance", clients=3, split="dirichlet", engine="serial")
-    monkeypatch.setattr(federation, "drive", lambda setup, folder, view, anyway: seen.append(setup))
+    monkeypatch.setattr(federation, "drive", lambda setup, folder, view, others, anyway: seen.append(setup))
     federation.serve_task(task, settings, None, tmp_path / "run", simulate=True)
     assert params_sha256(seen[0].params) == params_sha256(from_task(task, settings).params)
     member = federation.member_of_task(task, settings, 1, tmp_path / "node", Limits(), simulate=True)
