@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity
+from torch.nn.functional import cosine_similarity, softplus
 
 from fedaccord.core.batches import Batch
 from fedaccord.core.params import load_params
@@ -51,7 +51,7 @@ class ContrastiveWork(Work):
                 for model in (self.part.received, self.part.previous)
             ]
         near, far = (cosine_similarity(z, each) / self.part.temperature for each in other)
-        return self.weight * torch.nn.functional.softplus(far - near).mean()
+        return self.weight * softplus(far - near).mean()
 
 
 class Contrastive(ClientPart):
