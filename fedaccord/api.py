@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedaccord import config
 from fedaccord.client.optimizers import MakeOptimizer
-from fedaccord.config import Settings
+from fedaccord.config import RECOMMENDED, Settings
 from fedaccord.core.algorithm import handed_out, measuring
 from fedaccord.core.errors import DataError, FedAccordWarning, SettingsError
 from fedaccord.core.modules import described
@@ -29,6 +29,7 @@ from fedaccord.methods.registry import as_method
 from fedaccord.metrics import Metrics, metrics_of
 from fedaccord.runtime.build import simulation_of
 from fedaccord.runtime.chart import curves
+from fedaccord.runtime.classes import ByClass, write_classes
 from fedaccord.runtime.drive import drive
 from fedaccord.runtime.folder import RunFolder, read_raw
 from fedaccord.runtime.live import choose
@@ -52,12 +53,16 @@ class History:
     about: str  # the run's fingerprint, by which a folder knows it again
     metrics: tuple[Metric, ...] = ()  # what was measured, the one to judge by first
     fixed: Params = field(default_factory=dict)  # the part of the model that does not travel and never changes
+    classes: ByClass | None = None  # what is known class by class
+    code: dict[str, str] = field(default_factory=dict)  # what the model's and the loss's code is known by
 
     def save(self, path: str | Path) -> Path:
         """Write a run folder (settings, rounds, final checkpoint), but for what clients kept: that takes `folder=`."""
         with RunFolder.create(Path(path), self.settings) as folder:
             folder.describe(self.metrics)
             folder.keep(self.fixed)
+            folder.note_code(self.code)
+            write_classes(folder.path, self.classes)
             for log in self.rounds:
                 folder.append(log)
             folder.save(self.state, about=self.about)
@@ -105,7 +110,7 @@ def federate(
     clients: Sequence[Data],
     validation: Data | None = None,
     test: Data | None = None,
-    method: str | Method | Part = "FA",
+    method: str | Method | Part = RECOMMENDED,
     rounds: int = 100,
     fraction: float = 1.0,
     seed: int = 0,
@@ -181,6 +186,7 @@ def federate(
         },
         method=chosen,
     )
+    config.refuse_tuned(settings, resolved, chosen)
     model = copy.deepcopy(model)
     judged = metrics_of(metrics, loss, better)
     whole = with_server_steps(chosen, resolved.values())
@@ -192,7 +198,8 @@ def federate(
     state, experiment = outcome.state, setup.experiment
     load_params(model, handed_out(experiment, state.model, measuring(experiment), state.kept)[1])
     fixed = read_params(model, setup.travel.fixed)
-    return History(model.eval(), outcome.rounds, setup.settings, state, outcome.about, setup.metrics, fixed)
+    about = (outcome.about, setup.metrics, fixed, outcome.classes, setup.code)
+    return History(model.eval(), outcome.rounds, setup.settings, state, *about)
 
 
 def open_folder(path: Path, settings: Settings) -> RunFolder:

@@ -27,6 +27,8 @@ OURS = ("weighting", "yardstick", "guards")
 """Where 0.1 differed from the paper already; in everything else that is new since, it did what is printed."""
 VERSION = 2
 """Of the run folder: what its files look like. Folders without one are of 0.1; they can still be read."""
+RECOMMENDED = "FA"
+"""The method where none is named."""
 GRID = "lr = 0.001..1/25 log; steps = 1, 2, 3, 5, 8, 13, 20, 32, 50, 80 log"
 OTHER = {"lr": 0.001, "grid": GRID.replace("0.001..1/25", "0.00001..0.1/33")}
 """Defaults for optimizers other than SGD: Adam and its kin step by about the rate itself, whatever the gradient."""
@@ -80,7 +82,7 @@ class Settings:
     """
 
     task: str = setting("digits", "A named task, a folder of pictures by class, an .npz file, or file.py:name.")
-    method: str = setting("FA", "What clients and server do: a name such as FA+RM+AH, or file.py:name.")
+    method: str = setting(RECOMMENDED, "What clients and server do: a name such as FA+RM+AH, or file.py:name.")
     split: str = one_of("non-iid", SPLITS, "How the data is divided among the clients; non-iid: one class a client")
     clients: int | None = at_least(
         1, None, "Number of clients, K (10; natural split: one for each owner, or owners grouped at random into K)."
@@ -313,7 +315,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     values = {RENAMED.get(name, name): value for name, value in values.items()}
     try:
         method = values.get("method")
-        found = find(method if isinstance(method, str) else FIELDS["method"].default)
+        found = find(method if isinstance(method, str) else RECOMMENDED)
         if folder_of_0_1:
             new = {name: value for name, value in printed(found).items() if name not in OURS}
             values = {**new, **values}
@@ -337,8 +339,8 @@ def make(*layers: Mapping[str, Any], method: "Method | None" = None) -> Settings
             merged.pop("lr", None)  # it is another optimizer's
         merged.update(layer)
     if method is None:
-        FIELDS["method"].validate(merged.get("method", "FA"))
-        method = find(merged.get("method", FIELDS["method"].default))
+        FIELDS["method"].validate(merged.get("method", RECOMMENDED))
+        method = find(merged.get("method", RECOMMENDED))
     if merged.get("optimizer", "sgd") != "sgd":
         merged = {**OTHER, **merged}
     taken = {*FIELDS, *(each.name for each in SERVER_SETTINGS)} & {*method.settings}
@@ -351,6 +353,19 @@ def make(*layers: Mapping[str, Any], method: "Method | None" = None) -> Settings
         if name not in FIELDS:
             own[name] = merged[name]
     return Settings(**{name: value for name, value in merged.items() if name in FIELDS}, own=own)
+
+
+def refuse_tuned(given: Iterable[str], settings: Settings, method: "Method") -> None:
+    """Complain about a value that was given for what the method's tuner chooses: it would have no effect."""
+    values = settings.values()
+    tuned = method.tunes(values)
+    for name in given:
+        if (chosen := name.removesuffix("_decay")) in tuned:
+            rest = "+".join(part.name for part in method.parts if not part.tunes(values))
+            raise SettingsError(
+                f"{name}: {method.name} chooses {chosen} itself, so this would have no effect; with method {rest} it "
+                f'is as you say, with start = "{chosen} = ..." the tuner begins there'
+            )
 
 
 def to_toml(settings: Settings) -> str:

@@ -84,8 +84,10 @@ def test_a_folder_resumes_and_refuses_other_settings(tmp_path):
     again = federate(model(), blobs(), rounds=4, folder=tmp_path / "run", **PLAIN)
     assert len(again.rounds) == 4
     assert params_sha256(again.state.params) == params_sha256(once.state.params)
-    with pytest.raises(RunError, match=r"other settings: fraction = 1.0 there, 0.5 here; lr = 0.1 there, 0.2 here;"):
-        federate(model(), blobs(), rounds=4, lr=0.2, fraction=0.5, folder=tmp_path / "run", **PLAIN)
+    with pytest.raises(
+        RunError, match=r"other settings: fraction = 1.0 there, 0.5 here; batch_size = 64 there, 3 here;"
+    ):
+        federate(model(), blobs(), rounds=4, batch_size=3, fraction=0.5, folder=tmp_path / "run", **PLAIN)
     longer = federate(model(), blobs(), rounds=6, folder=tmp_path / "run", **PLAIN)
     straight = federate(model(), blobs(), rounds=6, **PLAIN)
     assert params_sha256(longer.state.params) == params_sha256(straight.state.params)
@@ -119,10 +121,13 @@ def test_other_code_is_noticed_and_can_be_waved_through(tmp_path, monkeypatch, c
 
 
 def test_history_is_saved_as_a_run_folder(tmp_path):
-    history = federate(model(), blobs(), rounds=2, **PLAIN)
+    history = federate(model(), blobs(), test=blobs()[0], rounds=2, **PLAIN)
     path = history.save(tmp_path / "kept")
     assert (path / "rounds.jsonl").read_text().count("\n") == 2
-    assert federate(model(), blobs(), rounds=2, folder=path, **PLAIN).rounds == history.rounds
+    federate(model(), blobs(), test=blobs()[0], rounds=2, folder=tmp_path / "all along", **PLAIN)
+    for name in ("classes.json", "code.json", "settings.toml"):
+        assert (path / name).read_bytes() == (tmp_path / "all along" / name).read_bytes()
+    assert federate(model(), blobs(), test=blobs()[0], rounds=2, folder=path, **PLAIN).rounds == history.rounds
 
 
 BAD = [

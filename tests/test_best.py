@@ -15,7 +15,7 @@ from fedaccord.runtime.drive import drive
 from fedaccord.runtime.folder import RunFolder, params_sha256, read_rounds, read_settings
 from fedaccord.tasks import find_task
 
-BUMPY = {"engine": "serial", "lr": 1.0, "average": False, "steps": 3, "test_every": 4}
+BUMPY = {"method": "FA", "engine": "serial", "lr": 1.0, "average": False, "steps": 3, "test_every": 4}
 """Local steps that are too long: the loss on the server's set goes up and down."""
 ROUNDS = 18
 

@@ -39,7 +39,20 @@ def test_run_writes_a_folder_and_json_lines(tmp_path, capsys):
 def test_values_are_looked_for_in_set_and_options_then_config_then_task(tmp_path, capsys):
     config = tmp_path / "c.toml"
     config.write_text('rounds = 2\nlr = 0.03\nsteps = 3\nsplit = "iid"\nengine = "serial"\n')
-    arguments = ["run", "digits", "--runs", tmp_path, "--config", config, "--lr", "0.02", "--set", "steps=4"]
+    arguments = [
+        "run",
+        "digits",
+        "--method",
+        "FA",
+        "--runs",
+        tmp_path,
+        "--config",
+        config,
+        "--lr",
+        "0.02",
+        "--set",
+        "steps=4",
+    ]
     _, rounds, summary = run_json(capsys, *arguments)
     assert rounds[0]["hyper"] == {"lr": 0.02, "steps": 4}
     assert len(rounds) == 2

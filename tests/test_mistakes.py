@@ -12,7 +12,7 @@ from fedaccord import federate
 from fedaccord.cli import main
 from fedaccord.cli.options import USUAL
 from fedaccord.config import table
-from fedaccord.core.errors import FedAccordError
+from fedaccord.core.errors import FedAccordError, SettingsError
 from fedaccord.runtime.folder import params_sha256
 from fedaccord.tasks import find_task
 
@@ -142,3 +142,15 @@ def test_the_short_help_shows_the_usual_settings_and_names_the_rest(capsys):
     others = {"config", "set", "runs", "name", "json", "paper", "help-all"}
     assert shown["--help"] == usual | others
     assert shown["--help-all"] - others == {name.replace("_", "-") for name in table() if name != "task"}
+
+
+@pytest.mark.parametrize("name", ["lr", "lr_decay", "steps"])
+def test_what_a_tuner_chooses_cannot_be_given_as_well(name):
+    """It would be ignored; a range of the grid's, or where it starts, is another matter."""
+    said = rf"{name}: FA\+AH chooses {name.removesuffix('_decay')} itself, .* with method FA it is as you say"
+    clients = [(torch.randn(6, 3), torch.arange(6) % 2)]
+    with pytest.raises(SettingsError, match=said):
+        federate(nn.Linear(3, 2), clients, method="FA+AH", rounds=1, **{name: 1})
+    for fine in ({"method": "FA", name: 1}, {"method": "FA+AH", "start": "lr = 0.01"}):
+        assert federate(nn.Linear(3, 2), clients, rounds=1, engine="serial", **fine).rounds
+    assert main(["run", "digits", "--method", "FA+AH", f"--{name.replace('_', '-')}", "1"]) == 2

@@ -29,7 +29,8 @@ OLD_PROCESSOR = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"
 
 def simulation(**changes):
     task = find_task("digits")
-    changes = {"rounds": ROUNDS, "fraction": 0.5, "steps": 2, "test_every": 5, "engine": "serial", **changes}
+    common = {"method": "FA", "rounds": ROUNDS, "fraction": 0.5, "steps": 2, "test_every": 5, "engine": "serial"}
+    changes = {**common, **changes}
     return from_task(task, config.make(task.defaults("non-iid"), changes))
 
 

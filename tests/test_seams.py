@@ -125,7 +125,7 @@ def test_a_choice_for_one_client_is_in_the_log_and_can_be_replayed(clients, mode
     first = federate(model, clients, clients[0], method=Own(), rounds=3, engine="serial", folder=tmp_path / "run")
     assert [log.clients["1"]["hyper"]["lr"] for log in first.rounds] == [0.25, 0.125, 0.25 / 3]
     assert all("hyper" not in log.clients["0"] for log in first.rounds)
-    again = federate(model, clients, clients[0], rounds=3, engine="serial", replay=str(tmp_path / "run"))
+    again = federate(model, clients, clients[0], method="FA", rounds=3, engine="serial", replay=str(tmp_path / "run"))
     assert params_sha256(again.state.params) == params_sha256(first.state.params)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -349,6 +350,11 @@ def test_a_real_federation_starts_at_its_server_alone(tmp_path, monkeypatch):
     member = federation.member_of_task(task, settings, 1, tmp_path / "node", Limits(), simulate=True)
     given = from_task(task, task.resolved(clients=3, split="dirichlet", engine="serial")).params
     assert params_sha256(read_params(member.site.model)) == params_sha256(given)
+    assert not member.labels
+    member = federation.member_of_task(
+        task, settings, 1, tmp_path / "other", Limits(), simulate=True, share_labels=True
+    )
+    assert list(member.labels) == np.bincount(member.site.clients[1].targets.numpy()).tolist()
 
 
 def test_federate_takes_it_as_a_setting_and_leaves_the_users_model_alone():
@@ -532,5 +538,5 @@ def test_a_run_says_it_once_before_its_first_round_and_in_every_view(tmp_path, c
 
 @pytest.mark.parametrize("show", [True, False])
 def test_federate_says_it_too(show, pictures, capsys):
-    federate(seeded(lambda: kws_cnn(width=8)), [(pictures.inputs, pictures.targets)], rounds=1, steps=1, show=show)
+    federate(seeded(lambda: kws_cnn(width=8)), [(pictures.inputs, pictures.targets)], rounds=1, show=show)
     assert "fedaccord: the signal dies in the model as it starts" in capsys.readouterr().err

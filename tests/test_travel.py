@@ -71,7 +71,7 @@ def clients(count=3, each=40):
     return found
 
 
-SETTINGS = {"rounds": 6, "steps": 4, "lr": 0.1, "engine": "serial", "test_every": 2}
+SETTINGS = {"method": "FA", "rounds": 6, "steps": 4, "lr": 0.1, "engine": "serial", "test_every": 2}
 
 
 @pytest.mark.parametrize("method", ["FA", "FA+RM", pytest.param("FA+RM+AH", marks=pytest.mark.slow), "SCAFFOLD"])
@@ -95,8 +95,8 @@ def test_each_client_has_its_own_part_and_is_measured_with_it():
     """By hand: two rounds of FedPer with one step each, the head each client's own."""
     data = clients(2, 10)
     history = federate(
-        net(), data, travels="!3.*", rounds=2, steps=1, lr=0.1, engine="serial", batch_size=100, entropy_weight=0.0,
-        client_test=0.2, test_every=1, guards=False,
+        net(), data, travels="!3.*", method="FA", rounds=2, steps=1, lr=0.1, engine="serial", batch_size=100,
+        entropy_weight=0.0, client_test=0.2, test_every=1, guards=False,
     )  # fmt: skip
     logged = history.rounds[1].clients
     assert all(set(entry["metrics"]) == {"accuracy"} for entry in logged.values())

@@ -60,6 +60,10 @@ def add(commands: Any, words: Sequence[str]) -> None:
     node.add_argument("--max-steps", type=int, default=1000, help="SGD iterations a round at most (1000)")
     node.add_argument("--min-lr", type=float, default=1e-6, help="smallest learning rate (1e-6)")
     node.add_argument("--max-lr", type=float, default=2.0, help="largest learning rate (2.0)")
+    node.add_argument(
+        "--share-labels", action="store_true",
+        help="let the server know how many examples of each class this client has, for its report (it does not)",
+    )  # fmt: skip
     node.add_argument("--patience", type=float, metavar="SECONDS", help="give up after so long without a SuperLink")
     node.set_defaults(command=node_command)
 
@@ -134,7 +138,9 @@ def node_command(options: argparse.Namespace) -> int:
     task, settings = settings_of(options)
     link = Link(options.superlink, root_certificates(options), options.key)
     limits = Limits(options.max_steps, options.min_lr, options.max_lr)
-    member = federation.member_of_task(task, settings, options.client, options.private, limits, options.simulate)
+    member = federation.member_of_task(
+        task, settings, options.client, options.private, limits, options.simulate, options.share_labels
+    )
     whose = "its part of a data set that was divided" if options.simulate else "its own data, all of it"
     examples = len(member.site.clients[options.client])
     try:

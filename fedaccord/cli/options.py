@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaccord import config
-from fedaccord.config import FIELDS, Settings
+from fedaccord.config import FIELDS, RECOMMENDED, Settings
 from fedaccord.core.errors import RunError
 from fedaccord.core.settings import Setting
 
@@ -52,7 +52,8 @@ def settings_by_owner(words: Sequence[str]) -> dict[str, list[Setting]]:
     found = {"settings": list(FIELDS.values()), "settings of the server's step": list(SERVER_SETTINGS)}
     seen = {each.name for group in found.values() for each in group}
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--method", nargs="?", const="FA", default="FA")  # a wrong use is told by the whole parser
+    # a wrong use is told by the whole parser
+    early.add_argument("--method", nargs="?", const=RECOMMENDED, default=RECOMMENDED)
     for part in (*PARTS.values(), *find(early.parse_known_args(words)[0].method).parts):
         new = [each for each in part.settings if each.name not in seen]
         seen |= {each.name for each in new}
@@ -91,7 +92,7 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     from fedaccord.methods.registry import find
 
     there = config.table()
-    methods = [find(method) for method in methods_of(options)] or [find(FIELDS["method"].default)]
+    methods = [find(method) for method in methods_of(options)] or [find(RECOMMENDED)]
     for method in methods:
         there |= method.settings
     typed = {
@@ -122,6 +123,7 @@ def given_or_in_file(options: argparse.Namespace) -> dict[str, Any]:
 
 def settings_of(options: argparse.Namespace) -> tuple[Any, Settings]:
     """Return the task and its settings, without those that can only be derived from the data."""
+    from fedaccord.methods.registry import find
     from fedaccord.tasks import find_task
 
     merged = given_or_in_file(options)
@@ -129,7 +131,9 @@ def settings_of(options: argparse.Namespace) -> tuple[Any, Settings]:
     config.make(merged)  # complain about a wrong value before loading anything
     task = find_task(name, merged.get("image_size", 0))
     split = merged.get("split", task.settings.get("split", "non-iid"))
-    return task, config.make(task.defaults(split), merged, {"task": lasting(name)})
+    settings = config.make(task.defaults(split), merged, {"task": lasting(name)})
+    config.refuse_tuned(given(options), settings, find(settings.method))
+    return task, settings
 
 
 def lasting(name: str) -> str:

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,9 +72,15 @@ class Limits:
 
 
 class Member:
-    """One client of a federation. `site` holds its data alone, under its number; `folder` is on its own disk."""
+    """One client of a federation. `site` holds its data alone, under its number; `folder` is on its own disk.
 
-    def __init__(self, client: int, site: Site, folder: Path, experiment: str, limits: Limits):
+    `labels`: its examples of each class, if the server may know them.
+    """
+
+    def __init__(
+        self, client: int, site: Site, folder: Path, experiment: str, limits: Limits, labels: Sequence[int] = ()
+    ):
+        self.labels = labels
         self.client, self.site, self.experiment, self.limits = client, site, experiment, limits
         self.workspace = copy.deepcopy(site.model)
         self.store = ClientStore(folder / experiment, in_memory=False)
@@ -193,7 +199,7 @@ def note_reply(reply: Message, seconds: float, facts: Mapping[str, Any] | None) 
 def in_a_child(member: Member, message: Message) -> Message:
     """Carry out an order in a forked process. If that dies, the server is told at once and may send it again."""
     if message.metadata.message_type.startswith(MessageType.QUERY):
-        return reply_with(identity_record(member.client), message)
+        return reply_with(identity_record(member.client, member.labels), message)
     record = records_of(message)
     asked = hashlib.sha256(ConfigRecord(dict(record)).deflate()).hexdigest()
     if member.last is not None and member.last[0] == asked:  # sent twice: the answer was slow, or lost

@@ -61,6 +61,7 @@ class FlowerEngine:
         self.absent: set[int] = set()  # clients that did not answer in their last round
         self.online: set[int] = set()
         self.one_by_one = False  # whether replies are pulled singly, since one of them was beyond reading
+        self.labels: dict[int, list[int]] = {}  # client -> its examples by class, if its site lets them be known
         self.needed: Mapping[int, int] = {}  # client -> the oldest round that it may have to go on from
         self.pause = FIRST
 
@@ -200,9 +201,10 @@ class FlowerEngine:
                 self.lives[node] = 2 * self.lives.get(node, ROLL)
             else:
                 self.answered.add(node)
-                client = wire.read_identity(wire.records_of(reply))
+                client, labels = wire.read_identity(wire.records_of(reply))
                 if client is not None and client not in self.nodes:
                     self.nodes[client] = node
+                    self.labels[client] = labels
                     note(logs.CONNECTED, client=client, node=node)
 
     def prune(self, accepted: Mapping[int, int]) -> None:

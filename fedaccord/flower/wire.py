@@ -8,7 +8,7 @@ client that goes on from another round than most, or has hyper-parameters of its
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -23,6 +23,8 @@ RECORD, FOR_CLIENT, FIXED = "fedaccord", "fedaccord.client", "fedaccord.fixed"
 """The names of our records in a message: what all clients get, what is this client's, and what is sent to it once."""
 LACKING = "I have not got the part of the model that is the same everywhere"
 """What a client says that has to be sent it, or sent it again."""
+CLASSES = 10_000
+"""Classes of which a node may say how many examples it has."""
 WHOLE = ("steps", "batch_size")
 
 ODD = (KeyError, TypeError, ValueError, OverflowError, RuntimeError)
@@ -197,12 +199,13 @@ def read_metrics(text: str, names: Collection[str]) -> dict[str, float]:
 # ---------------------------------------------------------------- the roll-call
 
 
-def identity_record(client: int) -> ConfigRecord:
-    """Write which client a node is."""
-    return ConfigRecord({"client": client})
+def identity_record(client: int, labels: Sequence[int] = ()) -> ConfigRecord:
+    """Write which client a node is; `labels`: its examples of each class, where its site lets the server know them."""
+    return ConfigRecord({"client": client, **({"labels": list(labels)} if labels else {})})
 
 
-def read_identity(record: Mapping[str, Any]) -> int | None:
-    """Read which client a node claims to be; None if it does not say so in a number."""
-    client = record.get("client")
-    return client if type(client) is int else None
+def read_identity(record: Mapping[str, Any]) -> tuple[int | None, list[int]]:
+    """Read which client a node claims to be (None if it does not say so in a number), and its examples by class."""
+    client, labels = record.get("client"), record.get("labels")
+    known = isinstance(labels, list) and len(labels) <= CLASSES and all(type(n) is int and n >= 0 for n in labels)
+    return client if type(client) is int else None, labels if isinstance(labels, list) and known else []

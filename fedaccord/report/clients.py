@@ -86,7 +86,7 @@ def contribution(run: Run, missing: Attendance, detail: float) -> dict[str, Any]
 def labels_of(run: Run, client: str) -> list[int] | None:
     """How many examples of each class a client holds; None where nobody can know."""
     rows = run.classes.clients if run.classes else []
-    return rows[int(client)] if client.isdecimal() and int(client) < len(rows) else None
+    return (rows[int(client)] or None) if client.isdecimal() and int(client) < len(rows) else None
 
 
 def class_rates(run: Run) -> list[float | None]:

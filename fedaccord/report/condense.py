@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedaccord import config
+from fedaccord.core.algorithm import out_of_patience
 from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.core.settings import EXPERIMENT, NUMERICS, OBSERVATION, OPERATION, Setting
 from fedaccord.report.clients import attended, class_rates, contribution, divergences, spread
@@ -136,6 +137,8 @@ def condense(run: Run, label: str, metrics: Sequence[MetricNote], detail: float)
     ]
     loss = [number(line.get("loss")) for line in run.lines]
     present = attended(run)
+    finished = run.lines[-1]["round"] if run.lines else 0
+    best = run.lines[-1].get("best") if run.lines else None
     return {
         "label": label,
         "name": run.name,
@@ -143,8 +146,10 @@ def condense(run: Run, label: str, metrics: Sequence[MetricNote], detail: float)
         "task": Path(run.settings["task"]).name,
         "method": run.method_name,
         "clients": run.settings["clients"] or len(run.clients),
-        "finished": run.lines[-1]["round"] if run.lines else 0,
+        "finished": finished,
         "rounds": run.settings["rounds"],
+        "best": best,
+        "stopped": out_of_patience(run.settings["patience"], finished, best),
         "metrics": [measured(run, note, detail) if note in run.metrics else None for note in metrics],
         "loss": next((value for value in reversed(loss) if value is not None), None),
         "curves": {"rounds": [run.lines[i]["round"] for i in kept], "loss": [loss[i] for i in kept]},

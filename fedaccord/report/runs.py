@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedaccord.config import FIELDS, Settings
+from fedaccord.config import FIELDS, RECOMMENDED, Settings
 from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.core.protocols import Method, Part
 from fedaccord.methods.registry import find
@@ -84,7 +84,7 @@ def own_metric(entry: Mapping[str, Any], metrics: Sequence[MetricNote]) -> float
 def method_of(path: Path) -> Method | None:
     """The run's method; None if it cannot be found any more, such as one whose file is gone or broken."""
     try:
-        return find(read_raw(path).get("method", FIELDS["method"].default))
+        return find(read_raw(path).get("method", RECOMMENDED))
     except Exception:  # it may come from anybody's file, and the run's figures can be shown without it
         return None
 

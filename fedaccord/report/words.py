@@ -86,7 +86,7 @@ def trouble(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def troubles(run: Mapping[str, Any]) -> list[str]:
     said = []
-    if run["finished"] < run["rounds"]:
+    if run["finished"] < run["rounds"] and not run["stopped"]:
         said.append(f"only {run['finished']:,} of {run['rounds']:,} rounds have finished")
     if guessing(run):
         said.append("it ended no better than guessing")

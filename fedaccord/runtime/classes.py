@@ -5,7 +5,7 @@ It is noted in the run folder before the first round (the labels) and after the 
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +16,11 @@ from fedaccord.core.errors import RunError
 from fedaccord.core.files import write_durably
 from fedaccord.core.records import ClientData, Examples, Params
 from fedaccord.metrics import is_classes
-from fedaccord.runtime.parts import Parts
+from fedaccord.runtime.parts import Parts, clients_of
 from fedaccord.server.evaluate import Evaluator
 
 CLASSES = "classes.json"
+NOBODY: Mapping[int, Sequence[int]] = {}
 ROOM = 1_000_000
 """Numbers of examples by client and class that are noted at most."""
 
@@ -29,21 +30,28 @@ class ByClass:
     """The classes' names, and numbers for each of them; a list is empty where nobody can know."""
 
     names: list[str]
-    clients: list[list[int]] = dataclasses.field(default_factory=list)  # examples by client and class, in a simulation
+    clients: list[list[int]] = dataclasses.field(default_factory=list)  # examples by client and class
     round: int = 0  # after which the model answered
     tested: list[int] = dataclasses.field(default_factory=list)  # test examples
     right: list[int] = dataclasses.field(default_factory=list)  # those that the model got right
 
 
-def by_class(parts: Parts, round: int = 0, params: Params | None = None) -> ByClass | None:
-    """What these parts tell; with the parameters that are handed out also the answers. None: there are no classes."""
+def by_class(
+    parts: Parts, round: int = 0, params: Params | None = None, told: Mapping[int, Sequence[int]] = NOBODY
+) -> ByClass | None:
+    """What these parts tell; with the parameters that are handed out also the answers. None: there are no classes.
+
+    `told`: what clients of a real federation let the server know of the classes that they hold.
+    """
     counts = held(parts)
+    rows = [] if counts is None else counts.tolist()
+    if not rows and any(told.values()):
+        rows = [list(told.get(client, ())) for client in range(clients_of(parts.settings))]
     tested, right = ([], []) if params is None else answers(parts, params)
-    width = max(len(tested), 0 if counts is None else counts.shape[1])
+    width = max(len(tested), *map(len, rows), 0)
     if not width:
         return None
     names = [*parts.classes, *map(str, range(len(parts.classes), width))]
-    rows = [] if counts is None else counts.tolist()
 
     def padded(row: list[int]) -> list[int]:
         """Nobody need hold, or test, an example of every class that the model knows."""

@@ -19,7 +19,7 @@ from fedaccord.core.records import Params, RoundLog, ServerState, Snapshot
 from fedaccord.runtime.attendance import Attendance, attendance
 from fedaccord.runtime.build import Setup
 from fedaccord.runtime.changes import other_code, other_settings
-from fedaccord.runtime.classes import write_classes
+from fedaccord.runtime.classes import ByClass, write_classes
 from fedaccord.runtime.folder import Checkpoint, RunFolder, fingerprint, read_raw
 from fedaccord.runtime.live import JsonView, View
 from fedaccord.runtime.trackers import Together, trackers
@@ -36,6 +36,7 @@ class Outcome:
     about: str  # the run's fingerprint
     warnings: list[str]  # what a person should know although the run went on
     waited: int = 0  # rounds without a better model after which it ended early
+    classes: ByClass | None = None  # what is known class by class
 
 
 def drive(
@@ -75,6 +76,7 @@ def drive(
         if folder:
             folder.note_code(setup.code)
             folder.settle(settings)
+        classes = None
         present = Attendance()  # of this stretch: after a resume, clients get their chances anew
         try:
             views.begin(logs)
@@ -90,16 +92,18 @@ def drive(
                 if asked.is_set():
                     break
                 give_up_alone(present, log, folder)
-            if folder and logs and logs[-1].handed and not asked.is_set():
+            if logs and logs[-1].handed and not asked.is_set():
                 models = experiment.server.models(state.model) | ({BEST: state.kept.params} if state.kept else {})
-                write_classes(folder.path, setup.by_class(state.round, models[logs[-1].handed]))
+                classes = setup.by_class(state.round, models[logs[-1].handed])
+                if folder:
+                    write_classes(folder.path, classes)
         finally:
             views.end()
             engine.close()
     stopped = not over(experiment, state.round, state.kept)
     early = not stopped and state.kept is not None and state.round < settings.rounds
     waited = settings.patience if early else 0
-    return Outcome(state, logs, stopped, about, attendance(logs).sentences(), waited)
+    return Outcome(state, logs, stopped, about, attendance(logs).sentences(), waited, classes)
 
 
 def check_same(setup: Setup, folder: RunFolder, found: Checkpoint, about: str, anyway: bool) -> None:

@@ -5,8 +5,11 @@ What travels between them, and the processes that they run in, are in fedaccord/
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedaccord.config import Settings
 from fedaccord.core.batches import clone
@@ -16,6 +19,7 @@ from fedaccord.core.params import read_params
 from fedaccord.core.travel import travel_of
 from fedaccord.runtime.build import experiment_for, settle_home, setup_of, site_of, start_at_home, travels_of
 from fedaccord.runtime.checks import find_device, lay_out, settle_sizes
+from fedaccord.runtime.classes import by_class, labels_of
 from fedaccord.runtime.drive import Outcome, drive
 from fedaccord.runtime.entropy import settle_entropy
 from fedaccord.runtime.folder import SETTINGS, RunFolder, experiment_of
@@ -39,11 +43,18 @@ def client_settings(settings: Settings) -> Settings:
 
 
 def member_of_task(
-    task: Task, settings: Settings, client: int, folder: Path, limits: "Limits", simulate: bool = False
+    task: Task,
+    settings: Settings,
+    client: int,
+    folder: Path,
+    limits: "Limits",
+    simulate: bool = False,
+    share_labels: bool = False,
 ) -> "Member":
     """Build a client of this task, with this machine's data.
 
     `simulate`: everybody divides the same data set alike, as the settings say, and takes only what is theirs.
+    `share_labels`: the server may know how many examples of each class this client has.
     """
     parts, _ = settle_entropy(parts_of(task, settings) if simulate else client_parts(*own(task, settings), client))
     count = clients_of(parts.settings)
@@ -60,7 +71,11 @@ def member_of_task(
             raise SettingsError("init = unit-variance: a part of the model is each client's own; use init = he")
         start_model(alone)
         start_at_home(site)
-    return Member(client, site, folder, experiment_of(alone.settings), limits)
+    labels = labels_of(mine) if share_labels else None
+    if share_labels and labels is None:
+        raise SettingsError("--share-labels: this client's targets are no class numbers that could be counted")
+    told = () if labels is None else np.bincount(labels).tolist()
+    return Member(client, site, folder, experiment_of(alone.settings), limits, told)
 
 
 def serve_task(
@@ -96,6 +111,7 @@ def serve_task(
     )
     experiment = replace(experiment_for(parts, engine, clients_of(settings)), data=lambda: fixed.values())
     setup = setup_of(parts, experiment, "flower: a real federation", entropy, remarks)
+    setup = replace(setup, by_class=partial(by_class, parts, told=engine.labels))
     opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)
     with opened as place, attached(Roster(folder)):
         # it is started again by itself, so changed code is only said

@@ -90,7 +90,7 @@ def clients():
 def trained(**more):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
-    return federate(model, clients(), **{"rounds": 4, "steps": 3, "engine": "serial", **more})
+    return federate(model, clients(), **{"rounds": 4, "method": "FA", "engine": "serial", **more})
 
 
 @pytest.mark.parametrize("method", ["FA", "FA+RM", "FA+RM+AH", "SCAFFOLD"])

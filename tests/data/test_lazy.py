@@ -45,8 +45,10 @@ def model():
     return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
 
 
-def trained(clients, **more):
-    return federate(model(), clients, **{"rounds": 3, "steps": 4, "batch_size": 8, "engine": "serial", **more})
+def trained(clients, method="FA", **more):
+    fixed = {"steps": 4} if method == "FA" else {}
+    common = {"rounds": 3, "batch_size": 8, "engine": "serial"}
+    return federate(model(), clients, method=method, **{**common, **fixed, **more})
 
 
 def pair(items):
@@ -124,7 +126,7 @@ def test_one_that_draws_at_random_is_never_held_and_is_repeatable(tmp_path):
 
 @pytest.mark.parametrize("readers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_data_set_that_fails_is_named_and_the_run_goes_on_once_it_is_mended(tmp_path, nothing_is_small, readers):
-    rest = {"rounds": 20, "entropy_weight": 0.0, "steps": 1, "validation": pair(Items())}
+    rest = {"method": "FA", "rounds": 20, "entropy_weight": 0.0, "steps": 1, "validation": pair(Items())}
     folder = tmp_path / "run"
     good = trained([Items(), Items()], **rest)
     with pytest.raises(DataError, match="client 1: item 17 cannot be read: KeyError: 'no such file'"):

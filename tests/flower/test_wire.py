@@ -7,7 +7,16 @@ import torch
 from helpers import hyper
 
 from fedaccord.core.records import ClientUpdate, Order, Refusal
-from fedaccord.flower.wire import client_record, order_record, read_order, read_update, update_record
+from fedaccord.flower.wire import (
+    CLASSES,
+    client_record,
+    identity_record,
+    order_record,
+    read_identity,
+    read_order,
+    read_update,
+    update_record,
+)
 from fedaccord.runtime.folder import params_sha256
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # flwr's own
@@ -48,3 +57,14 @@ def test_an_order_and_an_update_travel_exactly():
     assert params_sha256(answer.sent["SCAFFOLD.change"]) == params_sha256(odd)
     assert replace(answer, params=odd, sent=update.sent) == update
     assert params_sha256(answer.params) == params_sha256(odd)
+
+
+@pytest.mark.parametrize("labels", ["5", [1, -1], [1.5], [True], [1] * (CLASSES + 1), {"0": 1}, None])
+def test_labels_that_cannot_be_counts_are_not_taken(labels):
+    assert read_identity({"client": 3, "labels": labels}) == (3, [])
+
+
+def test_a_node_says_who_it_is_and_its_labels_only_if_it_may():
+    assert dict(identity_record(3)) == {"client": 3}
+    assert read_identity(identity_record(3, [4, 0, 2])) == (3, [4, 0, 2])
+    assert read_identity({"client": "3"}) == (None, [])

@@ -1,6 +1,7 @@
 """The sentences on top of the page, and what it knows class by class and client by client."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from fedaccord import federate
 from fedaccord.core.errors import RunError
 from fedaccord.report.condense import page_data
 from fedaccord.report.words import guessing
-from fedaccord.runtime.classes import read_classes
+from fedaccord.runtime.classes import by_class, read_classes
 from fedaccord.runtime.folder import read_rounds
+from fedaccord.runtime.parts import parts_of
+from fedaccord.tasks import find_task
 
 
 def said(*runs):
@@ -141,3 +144,23 @@ def test_a_damaged_note_is_told(tmp_path):
         (run / "classes.json").write_text(text)
         with pytest.raises(RunError, match=r"classes\.json: damaged"):
             page_data([run])
+
+
+def test_sites_of_a_real_federation_are_shown_if_they_share_their_labels():
+    """Client 1 did not, and 999 is none of this federation's."""
+    task = find_task("digits")
+    parts = replace(parts_of(task, task.resolved(clients=3, split="dirichlet")), clients=[], counts=None)
+    assert by_class(parts) is None
+    found = by_class(parts, told={0: [2, 1], 1: [], 2: [0, 0, 3], 999: [1]})
+    assert [row[:4] for row in found.clients] == [[2, 1, 0, 0], [], [0, 0, 3, 0]]
+    assert len(found.names) == len(found.clients[0]) == 10
+    assert by_class(parts, told={0: []}) is None
+
+
+def test_a_run_that_stopped_by_itself_is_not_called_unfinished(tmp_path):
+    lines = [{**line(t), "best": 2} for t in range(1, 6)]
+    for patience, said in ((3, "Nothing went wrong"), (4, "only 5 of 9 rounds have finished")):
+        run = write_run(tmp_path / f"run{patience}", lines, rounds=9, patience=patience)
+        data = page_data([run])
+        assert data["runs"][0]["best"] == 2
+        assert said in data["summary"][1]

@@ -64,7 +64,7 @@ function renderOwn(run) {
 const rowNames = ({ contribution: { clients, missing } }) => clients.map((client, i) => (missing[i] ? `${client} (missing)` : client));
 const missingRows = ({ contribution: { missing } }) => missing.map((_, i) => i).filter((i) => missing[i]);
 
-/* Who holds which labels: known in a simulation alone. */
+/* Who holds which labels: known in a simulation, and of sites that share it. */
 function renderLabels(run) {
   const { clients, labels } = run.contribution;
   const known = labels.some(Boolean);

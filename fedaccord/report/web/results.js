@@ -14,6 +14,7 @@ function renderHeader() {
     fact("rounds finished", `${count(run.finished)} of ${count(run.rounds)}`);
     data.metrics.forEach((metric, m) => fact(`test ${metric.name}`, inUnits(metric, run.metrics[m].last), "result"));
     fact("loss", figure(run.loss), "result");
+    if (there(run.best)) fact("best round", count(run.best));
     if (run.bytes) fact("sent a round", size(run.bytes / run.finished));
   } else {
     fact("runs", runs.length);
@@ -64,19 +65,21 @@ function renderResults() {
 }
 
 function renderCurves() {
+  const best = data.runs.map((run, i) => ({ i, x: run.best })).filter(({ i, x }) => there(x) && !view.hidden.has(i));
+  const marks = best.map(({ i, x }) => Plot.ruleX([x], { stroke: colourOf(i), strokeDasharray: "2 3" }));
   const own = data.runs.some((run) => run.spread.rounds.length);
   const tested = own ? "By the clients where they measured it themselves (their mean), otherwise the server's model on the test set."
     : "The server's model on the test set, in the rounds in which it was tested.";
   figures(byId("curves"), [
     ...data.metrics.map(({ name, higher }, m) => ({ id: `metric-${m}`, title: `Test ${name}`, caption: `${tested} ${higher ? "Higher" : "Lower"} is better.` })),
-    { id: "loss", title: "Loss", caption: "How wrong the model is after each round, on the server's own small set or by what the clients report. Lower is better." },
+    { id: "loss", title: "Loss", caption: `How wrong the model is after each round, on the server's own small set or by what the clients report. Lower is better.${best.length ? " A dotted line marks the best round." : ""}` },
   ]);
   data.metrics.forEach((metric, m) => {
     const scale = metric.percent ? 100 : 1;
     overlay(`metric-${m}`, ({ metrics: { [m]: curve } }) => curve && { x: curve.rounds, y: curve.values.map((value) => scale * value) },
-      (value) => (there(value) ? inUnits(metric, value / scale) : "–"), `Test ${metric.name}`, metric.percent ? inPercent : {});
+      (value) => (there(value) ? inUnits(metric, value / scale) : "–"), `Test ${metric.name}`, metric.percent ? inPercent : {}, { marks });
   });
-  overlay("loss", (run) => ({ x: run.curves.rounds, y: run.curves.loss }), figure, "Loss");
+  overlay("loss", (run) => ({ x: run.curves.rounds, y: run.curves.loss }), figure, "Loss", {}, { marks });
 }
 
 /* The handed-out model, class by class: one dot for each run. */
