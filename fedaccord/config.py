@@ -27,7 +27,7 @@ OURS = ("weighting", "yardstick", "guards")
 """Where 0.1 differed from the paper already; in everything else that is new since, it did what is printed."""
 VERSION = 2
 """Of the run folder: what its files look like. Folders without one are of 0.1; they can still be read."""
-RECOMMENDED = "FA"
+RECOMMENDED = "FA+RM+AH"
 """The method where none is named."""
 GRID = "lr = 0.001..1/25 log; steps = 1, 2, 3, 5, 8, 13, 20, 32, 50, 80 log"
 OTHER = {"lr": 0.001, "grid": GRID.replace("0.001..1/25", "0.00001..0.1/33")}

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, softplus
 
 from fedaccord.core.batches import Batch
+from fedaccord.core.errors import MatchingError
 from fedaccord.core.params import load_params
 from fedaccord.core.protocols import STATE, Beginning, Built, ClientPart, End, Outgoing, Part, Slot, Slots, Work
 from fedaccord.core.settings import above, at_least, hyper
@@ -56,7 +57,8 @@ class ContrastiveWork(Work):
 
 class Contrastive(ClientPart):
     def __init__(self, built: Built):
-        observe(built.model, built.example)  # a MatchingError that says so if there is nothing below the top
+        if sum(isinstance(event, Activation) for event in observe(built.model, built.example)) < 3:
+            raise MatchingError("MOON needs a hidden layer below the top; this model has none that can be found")
         self.received = copy.deepcopy(built.model).eval().requires_grad_(False)
         self.previous = copy.deepcopy(self.received)
         self.temperature = built.settings["moon_temperature"]

@@ -58,9 +58,9 @@ def drive(
         logs = [RoundLog(**entry) for entry in folder.rounds()] if folder else []
         if found is not None and folder is not None:
             check_same(setup, folder, found, about, anyway)
-            engine.expect(found.state.model.accepted)
             state = on_device(found.state, setup.model)
             if not over(experiment, state.round, state.kept):
+                engine.expect(found.state.model.accepted)
                 tell_of_another_processor(found.processor, folder)
         else:
             if view is not None and not isinstance(view, JsonView):

@@ -201,7 +201,7 @@ def test_not_true_distillation_wants_scores_of_classes():
 
 
 def test_moon_wants_something_below_the_top():
-    with pytest.raises(MatchingError, match="needs an input, a non-linearity and a top layer"):
+    with pytest.raises(MatchingError, match="needs a hidden layer below the top"):
         find("MOON").parts[0].client(built(nn.Linear(4, 3)))
 
 

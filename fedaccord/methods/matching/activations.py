@@ -285,10 +285,9 @@ def observe(model: nn.Module, inputs: Batch, layers: Sequence[str] | None = None
             raise MatchingError(
                 f"layer '{name}' did not run, or gives the same as another layer; seen: {', '.join(names)}"
             )
-    if len(found) < 2 or (layers is None and len(found) < 3):
+    if len(found) < 2:
         raise MatchingError(
-            "representation matching needs an input, a non-linearity and a top layer; "
-            f"seen: {', '.join(names) or 'none'}. Name layers by hand (rm_layers), "
-            f"such as: input, {', '.join(modules[:8])}, top"
+            f"representation matching needs two layers of interest; seen: {', '.join(names) or 'none'}. Name layers by "
+            f"hand (rm_layers), such as: {', '.join(['input', *modules[:8], 'top'])}; or choose a method without RM"
         )
     return events

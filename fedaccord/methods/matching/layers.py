@@ -79,7 +79,7 @@ class MatchingLayer(nn.Module):
             x = x.view(len(x), *self.folded)
         for pooling in reversed(poolings[: self.early]):
             x = undo(pooling, x)
-        x = x if x.shape == like.shape else interpolate(x, like.shape[2:])
+        x = x if x.shape == like.shape else stretched(interpolate(x, like.shape[2:]), like.shape[1])
         if x.shape != like.shape:
             raise MatchingError(
                 f"rebuilt {tuple(x.shape[1:])} where {tuple(like.shape[1:])} was wanted; name other layers"
@@ -93,6 +93,14 @@ class MatchingLayer(nn.Module):
             weights = {name: StepOfItsOwn.apply(weight, self.step) for name, weight in weights.items()}
         result: Tensor = functional_call(self.layer, weights, (x,)) if self.step else self.layer(x)
         return result
+
+
+def stretched(x: Tensor, length: int) -> Tensor:
+    """To another length of the first axis after the batch, by repeating or leaving out: a longer or shorter sequence
+    than the one on which the layer was built."""
+    if x.shape[1] == length:
+        return x
+    return x[:, torch.arange(length, device=x.device) * x.shape[1] // length]
 
 
 class StepOfItsOwn(torch.autograd.Function):
