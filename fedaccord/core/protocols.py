@@ -195,8 +195,8 @@ class ServerStep:
         """The part's server slots before the first round; `zeros` has the tensors that were declared."""
         return zeros
 
-    def transform(self, received: Params, update: ClientUpdate) -> ClientUpdate:
-        """Change one client's update before it enters the mean."""
+    def transform(self, received: Params, update: ClientUpdate, buffers: frozenset[str]) -> ClientUpdate:
+        """Change one client's update before it enters the mean; `buffers`: names in it that are not trained."""
         return update
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:

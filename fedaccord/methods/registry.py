@@ -17,6 +17,7 @@ LISTED = (
     "fedopt.FedAdam",
     "fedopt.FedYogi",
     "fedexp.FedExP",
+    "fednova.FedNova",
     "feddyn.FedDyn",
     "moon.Moon",
     "fedntd.FedNTD",

@@ -11,8 +11,10 @@ from fedaccord.client.training import minibatches
 from fedaccord.core.algorithm import run_round, start
 from fedaccord.core.errors import MatchingError, SettingsError
 from fedaccord.core.params import read_params
-from fedaccord.core.records import Examples, Order
+from fedaccord.core.protocols import Mean
+from fedaccord.core.records import ClientUpdate, Examples, Hyper, Order
 from fedaccord.data.prepare import as_stored
+from fedaccord.methods.fednova import Normalised, length_of
 from fedaccord.methods.registry import find
 from fedaccord.runtime.build import hyper_of, simulation_of
 from fedaccord.runtime.parts import Parts
@@ -66,6 +68,8 @@ class Plain:
     def loss(self, client, y, x, targets):
         return cross_entropy(scores(y, x), targets)
 
+    momentum = 0.0
+
     def rate(self, y, slopes, first):
         return LR
 
@@ -83,12 +87,13 @@ class Plain:
         """`batches`: client -> the examples of each of its steps."""
         ends = {}
         for client, steps in batches.items():
-            y = {name: value.clone().requires_grad_() for name, value in self.w.items()}
+            y, velocity = {name: value.clone().requires_grad_() for name, value in self.w.items()}, zeros(self.w)
             for index in (steps := list(steps)):
                 loss = self.loss(client, y, data[client].inputs[index], data[client].targets[index])
                 slopes = dict(zip(y, torch.autograd.grad(loss, list(y.values())), strict=True))
                 rate = self.rate(y, slopes, first=index is steps[0])
-                y = {name: (value - rate * slopes[name]).detach().requires_grad_() for name, value in y.items()}
+                velocity = {name: self.momentum * velocity[name] + slopes[name] for name in y}
+                y = {name: (value - rate * velocity[name]).detach().requires_grad_() for name, value in y.items()}
             ends[client] = {name: value.detach() for name, value in y.items()}
         counts = np.array([len(data[client].targets) for client in ends])
         new = self.server(ends, (counts / counts.sum()).tolist())
@@ -104,6 +109,18 @@ class FedExP(Plain):
         short = sum(float((mean[n] - self.w[n]).square().sum()) for n in self.w)
         self.eta = max(1.0, sum(squares) / (2 * len(ends) * (short + 1e-3)))
         return {n: self.w[n] + self.eta * (mean[n] - self.w[n]) for n in self.w}
+
+
+class FedNova(Plain):
+    """Two passes with batches of 4: clients of 8, 9, 10, 11 and 12 examples make 4, 6, 6, 6 and 6 steps."""
+
+    momentum = 0.5
+
+    def server(self, ends, weights):
+        a = [sum((1 - 0.5**k) / 0.5 for k in range(1, (4 if client == 0 else 6) + 1)) for client in ends]
+        tau = sum(p * each for p, each in zip(weights, a, strict=True))
+        steps = list(zip(weights, a, ends.values(), strict=True))
+        return {n: self.w[n] + tau * sum(p * (y[n] - self.w[n]) / each for p, each, y in steps) for n in self.w}
 
 
 class FedDyn(Plain):
@@ -170,22 +187,34 @@ class DeltaSGD(Plain):
         return self.eta
 
 
-WRITTEN_OUT = {"FA": Plain, "FedExP": FedExP, "FedDyn": FedDyn, "FedNTD": FedNTD, "MOON": Moon, "DeltaSGD": DeltaSGD}
+WRITTEN_OUT = {
+    "FA": Plain,
+    "FedExP": FedExP,
+    "FedNova": FedNova,
+    "FedDyn": FedDyn,
+    "FedNTD": FedNTD,
+    "MOON": Moon,
+    "DeltaSGD": DeltaSGD,
+}
+SETTINGS = {"FedNova": {"epochs": 2.0, "momentum": 0.5}}
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.6])
 @pytest.mark.parametrize("name", WRITTEN_OUT)
 def test_three_rounds_against_the_algorithm_written_out(name, fraction):
-    made = setup(name, fraction=fraction, cohorts="random")
+    made = setup(name, fraction=fraction, cohorts="random", **SETTINGS.get(name, {}))
     experiment, data = made.experiment, sites()
     experiment.engine.open(None)
     other = WRITTEN_OUT[name](read_params(network()))
     plain = Plain(read_params(network()))
+    plain.momentum = other.momentum
     state = start(experiment, made.params)
     for _ in range(ROUNDS):
         before = state
         state, log = run_round(experiment, state)
-        order = Order(state.round, tuple(log.cohort), before.params, hyper_of(made.settings, made.method))
+        hyper = hyper_of(made.settings, made.method)
+        each = {int(n): hyper.but(client["hyper"]) for n, client in log.clients.items() if "hyper" in client}
+        order = Order(state.round, tuple(log.cohort), before.params, hyper, each)
         batches = {i: minibatches(experiment.engine.site, order, i) for i in log.cohort}
         for each in (other, plain):
             each.round(batches, data)
@@ -216,3 +245,23 @@ def built(model):
 )
 def test_a_method_that_sets_the_length_of_the_servers_step_is_left_alone(name, looks):
     assert find(name).stretches({"step_search": True}) == looks
+
+
+def test_normalised_averaging_by_hand():
+    """Two steps with momentum 0.5: weights 1 and 1.5 (Nesterov: 1.5 and 1.75). A client's step of 5 is one of 2 for
+    each; buffers take the plain mean."""
+    assert length_of(2, 0.5) == 2.5
+    assert length_of(2, 0.5, nesterov=True) == 3.25
+    assert length_of(7, 0.0) == length_of(7, 0.0, nesterov=True) == 7
+    step, none = Normalised(), frozenset({"mean"})
+    w, sent = {"w": torch.zeros(1), "mean": torch.zeros(1)}, {"FedNova.length": {"value": torch.tensor(2.5)}}
+    update = step.transform(w, ClientUpdate(0, {"w": torch.full((1,), 5.0), "mean": torch.ones(1)}, 1, 0.1, sent), none)
+    assert {name: float(value) for name, value in update.params.items()} == {"w": 2.0, "mean": 1.0}
+    mean = Mean(w, update.params, {"length": {"value": torch.tensor(4.0)}}, 1, 1, none, Hyper(0.1, 1))
+    assert {name: float(value) for name, value in step.apply({}, mean)[0].items()} == {"w": 8.0, "mean": 1.0}
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"optimizer_state": "kept", "momentum": 0.5}])
+def test_normalised_averaging_wants_steps_that_it_can_add_up(settings):
+    with pytest.raises(SettingsError, match="FedNova knows what a client's steps add up to for optimizer = sgd"):
+        setup("FedNova", **settings)
