@@ -266,6 +266,10 @@ class Part:
     slots = Slots()
     sets_length = False  # whether it decides how far the server goes, so that nobody else may look for a length
 
+    def prepare(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
+        """Change the model in place before anything else is done with it, wherever it is built: freeze weights, or
+        draw them by settings["seed"], which is the same everywhere."""
+
     def client(self, built: Built) -> ClientPart | None:
         return None
 
@@ -321,6 +325,11 @@ class Method:
     def cost(self) -> float:
         """Of a client's step, roughly, as a multiple of a plain one."""
         return math.prod(part.cost for part in self.parts)
+
+    def prepare(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
+        """Let each part change the model before anything else is done with it."""
+        for part in self.parts:
+            part.prepare(model, settings)
 
     def tunes(self, settings: Mapping[str, Any]) -> set[str]:
         """The hyper-parameters that its policy chooses."""

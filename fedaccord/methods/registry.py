@@ -22,6 +22,7 @@ LISTED = (
     "moon.Moon",
     "fedntd.FedNTD",
     "deltasgd.DeltaSGD",
+    "fixedhead.FixedHead",
 )
 """Each part's file and class in this package: to add one, add a line here."""
 

@@ -75,6 +75,7 @@ def from_task(task: Task, settings: Settings) -> Setup:
 
 def simulation_of(parts: Parts) -> Setup:
     """Server and clients on this machine, with the engine that suits them or was asked for."""
+    parts.method.prepare(parts.model, parts.settings.values())
     parts, told_home = settle_home(parts)
     site = site_of(parts, [each for each in (parts.validation, parts.test) if each is not None])
     parts, entropy = settle_entropy(parts)

@@ -38,7 +38,7 @@ ENGINES = {
     "stacked, 2 workers": lambda site: PoolEngine(site, 2, Stacks(site)),
 }
 METHODS = ("FA", "FA+WD", "FA+RM", "SCAFFOLD", "FA+WD+RM", "FedDyn", "MOON", "FedNTD+RM", "FedExP", "DeltaSGD",
-           "FedNova")  # fmt: skip
+           "FedNova", "FixedHead+RM")  # fmt: skip
 HYPER = hyper(0.1, 4, batch_size=8, entropy_min=1.0, entropy_weight=1.0, wd_weight=0.1, rm_weight=0.01,
               moon_weight=1.0, ntd_weight=1.0)  # fmt: skip
 

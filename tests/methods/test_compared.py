@@ -90,7 +90,8 @@ class Plain:
             y, velocity = {name: value.clone().requires_grad_() for name, value in self.w.items()}, zeros(self.w)
             for index in (steps := list(steps)):
                 loss = self.loss(client, y, data[client].inputs[index], data[client].targets[index])
-                slopes = dict(zip(y, torch.autograd.grad(loss, list(y.values())), strict=True))
+                slopes = torch.autograd.grad(loss, list(y.values()), allow_unused=True, materialize_grads=True)
+                slopes = dict(zip(y, slopes, strict=True))
                 rate = self.rate(y, slopes, first=index is steps[0])
                 velocity = {name: self.momentum * velocity[name] + slopes[name] for name in y}
                 y = {name: (value - rate * velocity[name]).detach().requires_grad_() for name, value in y.items()}
@@ -173,6 +174,13 @@ class Moon(Plain):
         self.previous[client] = y
 
 
+class FixedHead(Plain):
+    """The head is that of the first model, whatever a client does: its gradient is never asked for."""
+
+    def loss(self, client, y, x, targets):
+        return cross_entropy(hidden(y, x) @ self.w["2.weight"].T, targets)
+
+
 class DeltaSGD(Plain):
     def rate(self, y, slopes, first):
         here = [torch.cat([part[name].detach().flatten() for name in y]) for part in (y, slopes)]
@@ -195,6 +203,7 @@ WRITTEN_OUT = {
     "FedNTD": FedNTD,
     "MOON": Moon,
     "DeltaSGD": DeltaSGD,
+    "FixedHead": FixedHead,
 }
 SETTINGS = {"FedNova": {"epochs": 2.0, "momentum": 0.5}}
 
@@ -205,7 +214,7 @@ def test_three_rounds_against_the_algorithm_written_out(name, fraction):
     made = setup(name, fraction=fraction, cohorts="random", **SETTINGS.get(name, {}))
     experiment, data = made.experiment, sites()
     experiment.engine.open(None)
-    other = WRITTEN_OUT[name](read_params(network()))
+    other = WRITTEN_OUT[name](dict(made.params))
     plain = Plain(read_params(network()))
     plain.momentum = other.momentum
     state = start(experiment, made.params)
@@ -265,3 +274,37 @@ def test_normalised_averaging_by_hand():
 def test_normalised_averaging_wants_steps_that_it_can_add_up(settings):
     with pytest.raises(SettingsError, match="FedNova knows what a client's steps add up to for optimizer = sgd"):
         setup("FedNova", **settings)
+
+
+def test_the_fixed_class_vectors_are_orthogonal_and_the_same_for_everyone():
+    first, again, other = (setup("FixedHead", seed=seed, head_scale=2.0).params for seed in (0, 0, 1))
+    torch.testing.assert_close(first["2.weight"] @ first["2.weight"].T, 4 * torch.eye(3, dtype=torch.float64))
+    assert torch.equal(first["2.weight"], again["2.weight"])
+    assert not first["2.bias"].any()
+    assert not torch.allclose(first["2.weight"], other["2.weight"])
+    assert torch.equal(first["0.weight"], read_params(network())["0.weight"])
+    drawn = setup("FixedHead", init="he", travels="trainable")
+    assert set(drawn.params) == {"0.weight", "0.bias"}  # the head is not sent
+    assert not torch.equal(drawn.params["0.weight"], first["0.weight"])
+
+
+def tied():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "layer", "says"),
+    [
+        (nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 3)), "", "3 classes have no orthogonal vectors in 2 dimensions"),
+        (nn.Sequential(nn.Conv1d(4, 2, 1)), "", "there is no such layer; there is none"),
+        (nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 3)), "head", "there is no head; there is 0, 1"),
+        (nn.Sequential(nn.Linear(4, 2), nn.LazyLinear(3)), "", "has no size yet"),
+        (nn.Linear(4, 3), "", "nothing below the last layer"),
+        (tied(), "", "0.weight and 1.weight are one tensor"),
+    ],
+)
+def test_a_head_that_cannot_be_fixed_is_one_clear_line(model, layer, says):
+    with pytest.raises(SettingsError, match=f"FixedHead: .*{says}"):
+        find("FixedHead").prepare(model, {"seed": 0, "head_scale": 1.0, "head_layer": layer})
