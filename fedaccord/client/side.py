@@ -22,7 +22,7 @@ from fedaccord.core.protocols import (
     Step,
     Work,
 )
-from fedaccord.core.records import Hyper, Objective, Order, Packages, Params
+from fedaccord.core.records import ClientData, Hyper, Objective, Order, Packages, Params
 
 
 class ClientSide:
@@ -47,13 +47,21 @@ class ClientSide:
         }
 
     def begin(
-        self, objective: Objective, model: nn.Module, order: Order, hyper: Hyper, client: int, seed: int, kept: Packages
+        self,
+        objective: Objective,
+        model: nn.Module,
+        order: Order,
+        hyper: Hyper,
+        client: int,
+        seed: int,
+        kept: Packages,
+        data: ClientData,
     ) -> "ClientRound":
         """One client at the beginning of its round; `model` holds the received parameters already."""
         works = []
         for part, made in self.parts:
             down, mine = part.own(order.down), part.own(kept)
-            works.append(made.begin(Beginning(model, order.params, hyper, down, mine, order.round, client, seed)))
+            works.append(made.begin(Beginning(model, order.params, hyper, down, mine, order.round, client, seed, data)))
         return ClientRound(self, objective, model, order, client, hyper, kept, works)
 
     def corrections(

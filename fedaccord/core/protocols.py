@@ -18,6 +18,7 @@ from fedaccord.core.batches import Batch
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.records import (
     Accepted,
+    ClientData,
     ClientUpdate,
     Hyper,
     Observation,
@@ -88,6 +89,7 @@ class Beginning:
     round: int
     client: int
     seed: int
+    data: ClientData | None = None  # what the client trains on; it may be read, and never leaves
 
 
 @dataclass(frozen=True)

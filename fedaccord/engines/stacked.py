@@ -133,7 +133,8 @@ class Stacks:
         traced = TracedHyper(**vars(hyper))
         rounds, beside, own = [], [], []
         for client, before in zip(clients, kept, strict=True):
-            work = site.method.begin(site.objective, model, order, traced, client, site.seed, before)
+            data = site.clients[client]
+            work = site.method.begin(site.objective, model, order, traced, client, site.seed, before, data)
             rounds.append(work)
             whole = Whole(work)
             beside.append(values(trained_weights(whole), "beside."))

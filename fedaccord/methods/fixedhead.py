@@ -34,8 +34,8 @@ class FixedHead(Part):
         # SphereFed: z has unit length, the loss is the squared error, and a last step calibrates V on what
         # the clients send. HERE: z and the loss are the model's and the task's own, and V stays. WHY: any model and
         # metric is taken as it is; what is measured is the fixed class vectors alone.
-        # FedAwS: vectors are trained by their clients and spread out by the server. HERE: drawn once.
-        # WHY: orthonormal vectors are as far apart as its regulariser could bring them, where there is room for them.
+        # FedAwS: vectors are trained by their clients and spread out by the server. HERE: drawn once. WHY: they are
+        # spread out from the start, and nothing draws them together.
         layer = head_of(model, settings["head_layer"])
         rows, columns = layer.weight.shape
         if rows > columns:

@@ -23,6 +23,8 @@ LISTED = (
     "fedntd.FedNTD",
     "deltasgd.DeltaSGD",
     "fixedhead.FixedHead",
+    "calibration.FedLC",
+    "calibration.FedRS",
 )
 """Each part's file and class in this package: to add one, add a line here."""
 

@@ -206,7 +206,7 @@ def optimizer_state(site: Site, hyper: Hyper) -> Packages:
     if not site.optimizer.keep:
         return {}
     order = Order(0, (), read_params(site.model, site.names), hyper, down=site.method.down)
-    work = site.method.begin(site.objective, site.model, order, hyper, 0, site.seed, {})
+    work = site.method.begin(site.objective, site.model, order, hyper, 0, site.seed, {}, site.clients[0])
     beside = [weight for part in work.trained for weight in trained_weights(part).values()]
     own, home = site.trained(site.model)
     return site.optimizer.template([*own.values(), *home.values()], beside, hyper)

@@ -11,7 +11,7 @@ from fedaccord.client.training import minibatches
 from fedaccord.core.algorithm import run_round, start
 from fedaccord.core.errors import MatchingError, SettingsError
 from fedaccord.core.params import read_params
-from fedaccord.core.protocols import Mean
+from fedaccord.core.protocols import Beginning, Mean
 from fedaccord.core.records import ClientUpdate, Examples, Hyper, Order
 from fedaccord.data.prepare import as_stored
 from fedaccord.methods.fednova import Normalised, length_of
@@ -24,14 +24,12 @@ LR, STEPS, ROUNDS, CLIENTS = 0.3, 3, 3, 5
 
 
 def sites():
+    """Five clients of 8 to 12 examples in three classes; the first has none of the last class."""
     draw = torch.Generator().manual_seed(3)
     shift = 2 * torch.randn(CLIENTS, 1, 4, generator=draw)
-    return [
-        Examples(
-            (torch.randn(8 + n, 4, generator=draw) + shift[n]).double(), torch.randint(0, 3, (8 + n,), generator=draw)
-        )
-        for n in range(CLIENTS)
-    ]
+    inputs = [(torch.randn(8 + n, 4, generator=draw) + shift[n]).double() for n in range(CLIENTS)]
+    targets = [torch.randint(0, 3 if n else 2, (8 + n,), generator=draw) for n in range(CLIENTS)]
+    return [Examples(*each) for each in zip(inputs, targets, strict=True)]
 
 
 def network():
@@ -181,6 +179,28 @@ class FixedHead(Plain):
         return cross_entropy(hidden(y, x) @ self.w["2.weight"].T, targets)
 
 
+class FedLC(Plain):
+    """Example by example, class by class; client 0 has no example of class 2."""
+
+    def loss(self, client, y, x, targets):
+        counts = [int((sites()[client].targets == c).sum()) for c in range(3)]
+        total = 0.0
+        for one, true in zip(scores(y, x), targets.tolist(), strict=True):
+            calibrated = {c: one[c] - counts[c] ** -0.25 for c in range(3) if counts[c]}
+            total = total - calibrated[true] + sum(each.exp() for each in calibrated.values()).log()
+        return total / len(targets)
+
+
+class FedRS(Plain):
+    def loss(self, client, y, x, targets):
+        has = set(sites()[client].targets.tolist())
+        total = 0.0
+        for one, true in zip(scores(y, x), targets.tolist(), strict=True):
+            restricted = [one[c] if c in has else 0.5 * one[c] for c in range(3)]
+            total = total - restricted[true] + sum(each.exp() for each in restricted).log()
+        return total / len(targets)
+
+
 class DeltaSGD(Plain):
     def rate(self, y, slopes, first):
         here = [torch.cat([part[name].detach().flatten() for name in y]) for part in (y, slopes)]
@@ -204,6 +224,8 @@ WRITTEN_OUT = {
     "MOON": Moon,
     "DeltaSGD": DeltaSGD,
     "FixedHead": FixedHead,
+    "FedLC": FedLC,
+    "FedRS": FedRS,
 }
 SETTINGS = {"FedNova": {"epochs": 2.0, "momentum": 0.5}}
 
@@ -308,3 +330,24 @@ def tied():
 def test_a_head_that_cannot_be_fixed_is_one_clear_line(model, layer, says):
     with pytest.raises(SettingsError, match=f"FixedHead: .*{says}"):
         find("FixedHead").prepare(model, {"seed": 0, "head_scale": 1.0, "head_layer": layer})
+
+
+@pytest.mark.parametrize("name", ["FedLC", "FedRS"])
+def test_calibration_wants_class_numbers_and_scores_of_classes(name):
+    with pytest.raises(SettingsError, match=f"{name} corrects scores of classes"):
+        find(name).parts[0].client(built(nn.Unflatten(1, (2, 2))))
+    part = find(name).parts[0].client(built(nn.Linear(4, 3)))
+    for data in (None, Examples(torch.zeros(2, 4), torch.zeros(2))):
+        with pytest.raises(SettingsError, match=f"{name} counts a client's labels"):
+            part.begin(Beginning(None, {}, Hyper(0.1, 1), {}, {}, 1, 0, 0, data))
+
+
+def test_a_client_with_one_class_learns_nothing_from_calibrated_scores():
+    """Softmax over one class: the loss is zero whatever the scores, so with the plain one taken out none is left."""
+    data = Examples(torch.randn(6, 4), torch.ones(6, dtype=torch.int64))
+    part = find("FedLC").parts[0].client(built(nn.Linear(4, 3)))
+    work = part.begin(Beginning(None, {}, Hyper(0.1, 1, own={"fedlc_tau": 1.0}), {}, {}, 1, 0, 0, data))
+    output = torch.randn(6, 3, requires_grad=True)
+    loss = cross_entropy(output, data.targets) + work.term(data.inputs, output, data.targets)
+    assert float(loss.detach()) == pytest.approx(0, abs=1e-6)
+    torch.testing.assert_close(torch.autograd.grad(loss, output)[0], torch.zeros(6, 3))
