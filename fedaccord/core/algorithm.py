@@ -236,6 +236,9 @@ def observation(
         stretch=verdict.stretch,
         bytes=down * len(order.cohort) + mean.bytes_up,
         seconds=clock.seconds(),
+        losses={each.client: each.loss for each in mean.accepted},
+        examples={each.client: each.examples for each in mean.accepted},
+        blown=tuple(refusal.client for refusal in mean.refused if refusal.diverged),
     )
 
 

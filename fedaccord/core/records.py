@@ -313,6 +313,9 @@ class Observation:
     stretch: Stretch | None  # the length of the server's step, where it was looked for
     bytes: int  # sent down and up for the clients that counted
     seconds: Mapping[str, float]
+    losses: Mapping[int, float] = field(default_factory=dict)  # training loss of each client that counted, its mean
+    examples: Mapping[int, int] = field(default_factory=dict)  # of each of them
+    blown: tuple[int, ...] = ()  # clients whose values were not finite
 
 
 @dataclass(frozen=True)

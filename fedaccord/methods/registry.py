@@ -25,6 +25,7 @@ LISTED = (
     "fixedhead.FixedHead",
     "calibration.FedLC",
     "calibration.FedRS",
+    "fedex.FedEx",
 )
 """Each part's file and class in this package: to add one, add a line here."""
 

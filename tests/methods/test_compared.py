@@ -351,3 +351,27 @@ def test_a_client_with_one_class_learns_nothing_from_calibrated_scores():
     loss = cross_entropy(output, data.targets) + work.term(data.inputs, output, data.targets)
     assert float(loss.detach()) == pytest.approx(0, abs=1e-6)
     torch.testing.assert_close(torch.autograd.grad(loss, output)[0], torch.zeros(6, 3))
+
+
+@pytest.mark.parametrize("more", ["+RM", "+AH", "+RM+AH"])
+@pytest.mark.parametrize("name", ["FedNova", "FixedHead", "FedLC", "FedRS"])
+def test_the_others_can_be_joined(name, more):
+    made = setup(name + more)
+    made.experiment.engine.open(None)
+    state = start(made.experiment, made.params)
+    for _ in range(2):
+        state, log = run_round(made.experiment, state)
+        assert len(log.clients) == CLIENTS
+
+
+@pytest.mark.parametrize("name", ["FedEx", "FedEx+RM", "SCAFFOLD+FedEx", "FedNova+FedEx"])
+def test_clients_that_choose_for_themselves_can_be_joined_with_others(name):
+    made = setup(name, grid="lr = 0.1, 0.2, 0.3; steps = 1, 2, 3")
+    made.experiment.engine.open(None)
+    state = start(made.experiment, made.params)
+    for _ in range(3):
+        before = state.policy
+        state, log = run_round(made.experiment, state)
+        assert len({tuple(client["hyper"].values()) for client in log.clients.values()}) > 1
+    assert before["z"] != state.policy["z"]
+    assert "likeliest now" in log.policy["why"]
