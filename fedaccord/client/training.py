@@ -143,7 +143,7 @@ def one_round(site: Site, model: nn.Module, order: Order, client: int, kept: Pac
             descend(torch.autograd.grad(loss, descend.weights, allow_unused=True, materialize_grads=True))  # 10
             total += loss.detach()
     params = read_params(model, order.params)
-    sent, keeps = work.finish(params, {**descend.kept(), **site.kept_at_home(model)})  #                      12
+    sent, keeps = work.finish(params, {**descend.kept(), **site.kept_at_home(model)}, corrections)  #         12
     return ClientUpdate(client, params, len(data), float(total) / hyper.steps, sent, *reports), keeps
 
 

@@ -118,6 +118,8 @@ class End:
     hyper: Hyper
     down: Packages
     kept: Packages  # as at the beginning; slots like WEIGHTS are zeros before the first round
+    memory: Mapping[str, Any] = field(default_factory=dict)  # what `correct` left in Step.memory
+    place: int = 0  # this client's row in it, where clients were stacked
 
 
 @dataclass(frozen=True)

@@ -316,6 +316,7 @@ class Observation:
     losses: Mapping[int, float] = field(default_factory=dict)  # training loss of each client that counted, its mean
     examples: Mapping[int, int] = field(default_factory=dict)  # of each of them
     blown: tuple[int, ...] = ()  # clients whose values were not finite
+    method: Mapping[str, float] = field(default_factory=dict)  # scalars that its clients sent (their mean), or it keeps
 
 
 @dataclass(frozen=True)

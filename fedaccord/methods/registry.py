@@ -26,6 +26,7 @@ LISTED = (
     "calibration.FedLC",
     "calibration.FedRS",
     "fedex.FedEx",
+    "fathom.Fathom",
 )
 """Each part's file and class in this package: to add one, add a line here."""
 

@@ -1,5 +1,7 @@
 """The methods people compare with, each against its algorithm written out on a small network in float64."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -73,6 +75,9 @@ class Plain:
 
     def ended(self, client, y):
         pass
+
+    def learned(self, policy):
+        """Compare with what the policy knows after the round."""
 
     def server(self, ends, weights):
         """`weights`: n_i / n."""
@@ -201,6 +206,41 @@ class FedRS(Plain):
         return total / len(targets)
 
 
+class Fathom(Plain):
+    """With gamma = 0.5 for both, so that three rounds change the number of steps."""
+
+    def __init__(self, w):
+        super().__init__(w)
+        self.lr, self.steps, self.smooth, self.least = LR, float(STEPS), None, {}
+
+    def loss(self, client, y, x, targets):
+        self.client = client
+        return super().loss(client, y, x, targets)
+
+    def rate(self, y, slopes, first):
+        g = torch.cat([slopes[name].flatten() for name in y])
+        if first:
+            self.total, self.least[self.client] = torch.zeros_like(g), 1.0
+        else:
+            cosine = float(self.total @ g / (self.total.norm() * g.norm()))
+            self.least[self.client] = min(self.least[self.client], cosine)
+        self.total = self.total + g
+        return self.lr
+
+    def server(self, ends, weights):
+        mean = self.mean(ends, weights)
+        step = torch.cat([(mean[n] - self.w[n]).flatten() for n in mean])
+        before = torch.zeros_like(step) if self.smooth is None else self.smooth
+        N = -float(step @ before / (step.norm() * before.norm())) if self.smooth is not None else 0.0
+        G = -sum(p * self.least[client] for p, client in zip(weights, ends, strict=True))
+        self.smooth = 0.5 * before + 0.5 * step
+        self.lr, self.steps = self.lr * np.exp(-0.5 * N), self.steps * np.exp(-0.5 * (N + G))
+        return mean
+
+    def learned(self, policy):
+        assert policy == pytest.approx({"lr": self.lr, "steps": self.steps}, rel=1e-7)  # logged with nine digits
+
+
 class DeltaSGD(Plain):
     def rate(self, y, slopes, first):
         here = [torch.cat([part[name].detach().flatten() for name in y]) for part in (y, slopes)]
@@ -226,8 +266,16 @@ WRITTEN_OUT = {
     "FixedHead": FixedHead,
     "FedLC": FedLC,
     "FedRS": FedRS,
+    "FATHOM": Fathom,
 }
-SETTINGS = {"FedNova": {"epochs": 2.0, "momentum": 0.5}}
+SETTINGS = {
+    "FedNova": {"epochs": 2.0, "momentum": 0.5},
+    "FATHOM": {"fathom_lr": 0.5, "fathom_steps": 0.5, "grid": "lr = 0.01..2/9 log; steps = 1..20/20"},
+}
+
+
+TOLERANCE = {"FATHOM": 1e-7}
+"""What clients send reaches a policy with nine digits."""
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.6])
@@ -243,14 +291,15 @@ def test_three_rounds_against_the_algorithm_written_out(name, fraction):
     for _ in range(ROUNDS):
         before = state
         state, log = run_round(experiment, state)
-        hyper = hyper_of(made.settings, made.method)
+        hyper = hyper_of(made.settings, made.method).but(log.hyper)
         each = {int(n): hyper.but(client["hyper"]) for n, client in log.clients.items() if "hyper" in client}
         order = Order(state.round, tuple(log.cohort), before.params, hyper, each)
         batches = {i: minibatches(experiment.engine.site, order, i) for i in log.cohort}
         for each in (other, plain):
             each.round(batches, data)
+        other.learned(state.policy)
         for n, value in other.w.items():
-            torch.testing.assert_close(state.params[n], value, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(state.params[n], value, rtol=TOLERANCE.get(name, 1e-9), atol=1e-11)
     apart = max(float((other.w[n] - plain.w[n]).abs().max()) for n in plain.w)
     assert (apart > 1e-4) == (name != "FA")  # the method did something that averaging does not
 
@@ -362,6 +411,20 @@ def test_the_others_can_be_joined(name, more):
     for _ in range(2):
         state, log = run_round(made.experiment, state)
         assert len(log.clients) == CLIENTS
+
+
+def test_a_rule_for_rate_and_steps_has_clear_limits():
+    with pytest.raises(SettingsError, match="FATHOM has a rule for lr and steps, and none for momentum"):
+        setup("FATHOM", grid="lr = 0.1, 0.2; momentum = 0.1, 0.2")
+    with pytest.raises(SettingsError, match="two of its parts choose the hyper-parameters"):
+        setup("FATHOM+AH")
+    policy = setup("FATHOM", grid="lr = 0.1, 0.2", start="lr = 0.1").experiment.policy
+    assert policy.names == ("lr",)
+    assert policy.start() == {"lr": pytest.approx(0.1)}
+    seen = SimpleNamespace(method={"FATHOM.cosine": 1.0, "FATHOM.least": 1.0})
+    assert policy.learn({"lr": 0.1}, seen) == {"lr": pytest.approx(0.1 * np.exp(0.01))}
+    assert policy.learn({"lr": 0.2}, seen) == {"lr": 0.2}  # the end of the grid
+    assert policy.learn({"lr": 0.15}, SimpleNamespace(method={})) == {"lr": 0.15}
 
 
 @pytest.mark.parametrize("name", ["FedEx", "FedEx+RM", "SCAFFOLD+FedEx", "FedNova+FedEx"])
