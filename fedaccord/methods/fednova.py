@@ -6,8 +6,8 @@ gradient instead, and the server goes as far as the clients do on average:
     d_i = G_i a_i / ||a_i||_1;      tau_eff = sum_i p_i ||a_i||_1;      w <- w - tau_eff sum_i p_i eta d_i
 For tau_i steps of SGD with momentum rho (0: plain, and ||a_i||_1 = tau_i)
     ||a_i||_1 = sum_{k=1}^{tau_i} (1 - rho^k) / (1 - rho)
-Where all clients make equally many steps (no `epochs`), this is federated averaging. clip_norm bounds a client's step as
-it is averaged, which is that of one of its iterations.
+Where all clients make equally many steps (no `epochs`), this is federated averaging. clip_norm bounds a client's step
+as it is averaged, which is that of one of its iterations.
 """
 
 from collections.abc import Mapping
