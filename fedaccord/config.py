@@ -36,8 +36,9 @@ OWN = "own"
 """What stands in the settings for an optimizer or a predicate that was given as a function."""
 ENGINES = "auto, serial, pool, stacked, ray"
 ELSEWHERE = {
-    "batch": "batch_size", "epochs": "steps", "global_rounds": "rounds", "learning_rate": "lr", "local_epochs": "steps",
-    "local_steps": "steps", "num_clients": "clients", "num_rounds": "rounds", "optim": "optimizer",
+    "batch": "batch_size", "global_rounds": "rounds", "learning_rate": "lr", "local_epochs": "epochs",
+    "local_steps": "steps", "num_epochs": "epochs", "num_clients": "clients", "num_rounds": "rounds",
+    "optim": "optimizer",
 }  # fmt: skip
 """What some settings are called in other libraries."""
 LIKE = 0.75
@@ -113,6 +114,10 @@ class Settings:
     lr_decay: float = share(1.0, "Factor on the learning rate after each round (fixed schedule).")
     steps: int = at_least(1, 10, "SGD iterations of a client in the first round (fixed schedule).")
     steps_decay: float = share(1.0, "Factor on the SGD iterations after each round (fixed schedule).")
+    epochs: float = at_least(
+        0, 0.0, "Passes over its own data that a client makes in a round, in place of steps (0: steps count); in a "
+        "simulation, where the server knows how much everyone has.",
+    )  # fmt: skip
     readers: int = at_least(
         0, 0, "Processes that read a client's Dataset ahead while it trains (0: none). If it draws at random, it draws "
         "otherwise there.", role=OPERATION,
@@ -360,7 +365,7 @@ def refuse_tuned(given: Iterable[str], settings: Settings, method: "Method") -> 
     values = settings.values()
     tuned = method.tunes(values)
     for name in given:
-        if (chosen := name.removesuffix("_decay")) in tuned:
+        if (chosen := "steps" if name == "epochs" else name.removesuffix("_decay")) in tuned:
             rest = "+".join(part.name for part in method.parts if not part.tunes(values))
             raise SettingsError(
                 f"{name}: {method.name} chooses {chosen} itself, so this would have no effect; with method {rest} it "

@@ -23,6 +23,7 @@ def client_side(model, example=None, method="FA", **settings):
     """The client's side of a method, with its default settings but for these."""
     made = as_method(method)
     values = config.make({"method": made.name, **settings}, method=made).values()
+    made.prepare(model, values)
     return ClientSide(made, Built(model, torch.zeros(2, 1) if example is None else example, values))
 
 

@@ -136,18 +136,20 @@ VALUES = {
     "rm_weight": 0.1,
     "moon_weight": 5.0,
     "ntd_weight": 3.0,
+    "fedlc_tau": 2.0,
+    "fedrs_alpha": 0.1,
 }
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_every_hyper_parameter_that_can_be_tuned_takes_effect_in_a_client(name):
     g = torch.Generator().manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))  # the last class has no example
     data = Examples(torch.randn(20, 4, generator=g), torch.randint(0, 3, (20,), generator=g))
     params = {key: value.clone() for key, value in model.state_dict().items()}
     weights = {"entropy_weight": 1.0, "wd_weight": 0.1, "rm_weight": 0.01, "moon_weight": 1.0, "ntd_weight": 1.0}
-    base = hyper(0.1, 3, 10, 0.0, entropy_min=1.09, **weights)
-    side = client_side(model, data.inputs[:2], "FA+WD+RM+MOON+FedNTD")
+    base = hyper(0.1, 3, 10, 0.0, entropy_min=1.38, fedlc_tau=1.0, fedrs_alpha=0.5, **weights)
+    side = client_side(model, data.inputs[:2], "FA+WD+RM+MOON+FedNTD+FedLC+FedRS")
     kept = {"MOON.previous": {key: value + 0.1 for key, value in params.items()}}  # that of a first round does nothing
     site = Site(model, side, [data], as_stored, classification, cross_entropy, seed=0)
 

@@ -72,7 +72,14 @@ def test_float_targets_of_a_dataset_stay_what_they_are():
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("roundz", "'rounds'"), ("learning_rate", "'lr'"), ("num_rounds", "'rounds'"), ("foo", None), ("wait", None)],
+    [
+        ("roundz", "'rounds'"),
+        ("learning_rate", "'lr'"),
+        ("num_rounds", "'rounds'"),
+        ("local_epochs", "'epochs'"),
+        ("foo", None),
+        ("wait", None),
+    ],
 )
 def test_a_suggestion_is_plausible_or_absent(name, hint, capsys):
     for words in (["--set", f"{name}=3"], [f"--{name}", "3"]):

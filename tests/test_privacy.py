@@ -141,7 +141,12 @@ def test_canaries_in_the_data_are_in_nothing_that_leaves_a_client(method, tmp_pa
     clients = [(inputs[n::2], torch.arange(len(inputs[n::2])) % 3) for n in range(2)]
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(20, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
-    slots = {"SCAFFOLD": {"SCAFFOLD.change", "SCAFFOLD.size"}, "FedExP": {"FedExP.square"}}.get(method, set())
+    slots = {
+        "SCAFFOLD": {"SCAFFOLD.change", "SCAFFOLD.size"},
+        "FedExP": {"FedExP.square"},
+        "FedNova": {"FedNova.length"},
+        "FATHOM": {"FATHOM.least"},
+    }.get(method, set())
     sent = []
     with pytest.MonkeyPatch.context() as patch:
         whole = SerialEngine.train

@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedaccord import ClientPart, End, Outgoing, Part, Slot, Slots, Work, federate
+from fedaccord import ClientPart, End, Outgoing, Part, Slot, Slots, Work, config, federate
 from fedaccord.cli import main
-from fedaccord.core.errors import MethodError, RunError
+from fedaccord.core.errors import MethodError, RunError, SettingsError
+from fedaccord.methods.registry import find
 from fedaccord.policy.schedule import FixedSchedule
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.build import policy_of
+from fedaccord.runtime.folder import client_steps, params_sha256
 
 
 @pytest.fixture
@@ -127,6 +129,36 @@ def test_a_choice_for_one_client_is_in_the_log_and_can_be_replayed(clients, mode
     assert all("hyper" not in log.clients["0"] for log in first.rounds)
     again = federate(model, clients, clients[0], method="FA", rounds=3, engine="serial", replay=str(tmp_path / "run"))
     assert params_sha256(again.state.params) == params_sha256(first.state.params)
+
+
+def test_passes_give_every_client_steps_of_its_own(clients, model, tmp_path):
+    """Batches of 5: 12 examples have 3, 6 have 2. Two passes, so 6 and 4 steps; a run with a client's steps for all
+    ends elsewhere, a replay in the same place."""
+    x, y = clients[2]
+    clients = [*clients[:2], (x[:6], y[:6])]
+    plain = {"validation": clients[0], "method": "FA", "rounds": 2, "engine": "serial", "batch_size": 5}
+    run = federate(model, clients, epochs=2, **plain, folder=tmp_path / "run")
+    for log in run.rounds:
+        assert [log.clients[n]["hyper"]["steps"] for n in "012"] == [6, 6, 4]
+        assert client_steps(log.__dict__, 99) == 16
+    assert client_steps({"hyper": {"lr": 1.0}, "clients": {"0": {}, "4": {}}}, 7) == 14
+    again = federate(model, clients, **plain, replay=str(tmp_path / "run"))
+    assert params_sha256(again.state.params) == params_sha256(run.state.params)
+    other = federate(model, clients, steps=6, **plain)
+    assert params_sha256(other.state.params) != params_sha256(run.state.params)
+
+
+def test_passes_beside_a_tuner_are_refused_if_it_chooses_the_steps(clients, model):
+    plain = {"validation": clients[0], "rounds": 2, "engine": "serial", "epochs": 2.0}
+    with pytest.raises(SettingsError, match=r"epochs: FA\+AH chooses steps itself"):
+        federate(model, clients, method="FA+AH", **plain)
+    made = federate(model, clients, method="FA+AH", grid="lr = 0.01..1/9 log", batch_size=12, **plain)
+    assert [log.hyper["steps"] for log in made.rounds] == [2, 2]
+    settings = config.make({"epochs": 2.0})
+    with pytest.raises(SettingsError, match="epochs = 2: in a real federation the server does not know"):
+        policy_of(settings, find("FA"))
+    with pytest.raises(SettingsError, match=r"epochs = 2: FA\+AH chooses steps itself; take steps out of its grid"):
+        policy_of(config.make({"epochs": 2.0, "method": "FA+AH", "clients": 3}), find("FA+AH"), [3, 3, 3])
 
 
 def test_a_method_that_no_name_finds_goes_on_in_its_folder(clients, model, tmp_path):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -22,7 +23,7 @@ from fedaccord.core.protocols import (
     Step,
     Work,
 )
-from fedaccord.core.records import Hyper, Objective, Order, Packages, Params
+from fedaccord.core.records import ClientData, Hyper, Objective, Order, Packages, Params
 
 
 class ClientSide:
@@ -47,13 +48,21 @@ class ClientSide:
         }
 
     def begin(
-        self, objective: Objective, model: nn.Module, order: Order, hyper: Hyper, client: int, seed: int, kept: Packages
+        self,
+        objective: Objective,
+        model: nn.Module,
+        order: Order,
+        hyper: Hyper,
+        client: int,
+        seed: int,
+        kept: Packages,
+        data: ClientData | None = None,
     ) -> "ClientRound":
         """One client at the beginning of its round; `model` holds the received parameters already."""
         works = []
         for part, made in self.parts:
             down, mine = part.own(order.down), part.own(kept)
-            works.append(made.begin(Beginning(model, order.params, hyper, down, mine, order.round, client, seed)))
+            works.append(made.begin(Beginning(model, order.params, hyper, down, mine, order.round, client, seed, data)))
         return ClientRound(self, objective, model, order, client, hyper, kept, works)
 
     def corrections(
@@ -101,6 +110,10 @@ class Corrections:
             step.weights[:], step.gradients[:] = weights[: self.count], gradients[: self.count]
             made.correct(step)
 
+    def memory(self, made: ClientPart) -> Mapping[str, Any]:
+        """What a part has left in its steps' memory."""
+        return next((step.memory for other, step in self.steps if other is made), {})
+
 
 class ClientRound:
     """One client in one round: its loss with all terms, and in the end what its parts send and keep."""
@@ -135,9 +148,16 @@ class ClientRound:
                 loss = loss + term
         return loss
 
-    def finish(self, params: Params, beside: Packages | None = None) -> tuple[Packages, Packages]:
+    def finish(
+        self,
+        params: Params,
+        beside: Packages | None = None,
+        corrections: Corrections | None = None,
+        place: int = 0,
+    ) -> tuple[Packages, Packages]:
         """Line 12: what is sent up beside the model, and what the client keeps; `beside` is not the method's own.
 
+        `corrections`: those of its steps, and `place` this client's among the clients that they were made for.
         If the round blew up, the client keeps what it had: a bad round must not spoil the next one.
         """
         sent: dict[str, Params] = {}
@@ -146,7 +166,8 @@ class ClientRound:
         hyper = self.order.hyper_of(self.client)
         for (part, made), work in zip(self.side.parts, self.works, strict=True):
             down, mine = part.own(self.order.down), part.own(held)
-            out = made.finish(End(self.order.params, params, hyper, down, mine), work)
+            memory = {} if corrections is None else corrections.memory(made)
+            out = made.finish(End(self.order.params, params, hyper, down, mine, memory, place), work)
             sent |= part.named(out.sent)
             kept |= part.named(out.kept)
         declared(sent, self.side.up, "sends up")

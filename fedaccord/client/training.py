@@ -128,7 +128,7 @@ def one_round(site: Site, model: nn.Module, order: Order, client: int, kept: Pac
     reports = (*reported(site, model, order, client, kept), tested(site, model, order, client, kept))
     load_params(model, site.whole(order.params, kept))  #                                                      7
     site.set_going(model)
-    work = site.method.begin(site.objective, model, order, hyper, client, site.seed, kept)
+    work = site.method.begin(site.objective, model, order, hyper, client, site.seed, kept, data)
     own, home = site.trained(model)
     beside = [weight for part in work.trained for weight in trained_weights(part).values()]
     received = [order.params[name] for name in own]
@@ -143,7 +143,7 @@ def one_round(site: Site, model: nn.Module, order: Order, client: int, kept: Pac
             descend(torch.autograd.grad(loss, descend.weights, allow_unused=True, materialize_grads=True))  # 10
             total += loss.detach()
     params = read_params(model, order.params)
-    sent, keeps = work.finish(params, {**descend.kept(), **site.kept_at_home(model)})  #                      12
+    sent, keeps = work.finish(params, {**descend.kept(), **site.kept_at_home(model)}, corrections)  #         12
     return ClientUpdate(client, params, len(data), float(total) / hyper.steps, sent, *reports), keeps
 
 

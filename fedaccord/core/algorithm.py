@@ -236,7 +236,16 @@ def observation(
         stretch=verdict.stretch,
         bytes=down * len(order.cohort) + mean.bytes_up,
         seconds=clock.seconds(),
+        losses={each.client: each.loss for each in mean.accepted},
+        examples={each.client: each.examples for each in mean.accepted},
+        blown=tuple(refusal.client for refusal in mean.refused if refusal.diverged),
+        method={**scalars_of(mean.model.server), **mean.reported} if mean.accepted else {},
     )
+
+
+def scalars_of(packages: Packages) -> dict[str, float]:
+    """Those that are a single number, by name."""
+    return {name: float(each["value"]) for name, each in packages.items() if list(each) == ["value"]}
 
 
 def weighted_mean(accepted: Sequence[Accepted], of: Callable[[Accepted], float]) -> float:

@@ -18,6 +18,7 @@ from fedaccord.core.batches import Batch
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.records import (
     Accepted,
+    ClientData,
     ClientUpdate,
     Hyper,
     Observation,
@@ -88,6 +89,7 @@ class Beginning:
     round: int
     client: int
     seed: int
+    data: ClientData | None = None  # what the client trains on; it may be read, and never leaves
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ class End:
     hyper: Hyper
     down: Packages
     kept: Packages  # as at the beginning; slots like WEIGHTS are zeros before the first round
+    memory: Mapping[str, Any] = field(default_factory=dict)  # what `correct` left in Step.memory
+    place: int = 0  # this client's row in it, where clients were stacked
 
 
 @dataclass(frozen=True)
@@ -195,8 +199,8 @@ class ServerStep:
         """The part's server slots before the first round; `zeros` has the tensors that were declared."""
         return zeros
 
-    def transform(self, received: Params, update: ClientUpdate) -> ClientUpdate:
-        """Change one client's update before it enters the mean."""
+    def transform(self, received: Params, update: ClientUpdate, buffers: frozenset[str]) -> ClientUpdate:
+        """Change one client's update before it enters the mean; `buffers`: names in it that are not trained."""
         return update
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
@@ -266,6 +270,10 @@ class Part:
     slots = Slots()
     sets_length = False  # whether it decides how far the server goes, so that nobody else may look for a length
 
+    def prepare(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
+        """Change the model in place before anything else is done with it, wherever it is built: freeze weights, or
+        draw them by settings["seed"], which is the same everywhere."""
+
     def client(self, built: Built) -> ClientPart | None:
         return None
 
@@ -321,6 +329,11 @@ class Method:
     def cost(self) -> float:
         """Of a client's step, roughly, as a multiple of a plain one."""
         return math.prod(part.cost for part in self.parts)
+
+    def prepare(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
+        """Let each part change the model before anything else is done with it."""
+        for part in self.parts:
+            part.prepare(model, settings)
 
     def tunes(self, settings: Mapping[str, Any]) -> set[str]:
         """The hyper-parameters that its policy chooses."""

@@ -210,7 +210,7 @@ class Accepted:
     update_norm: float  # ||w_i - w||, as it was sent, without buffers
     received_loss: float | None = None
     previous_loss: float | None = None
-    moved: float | None = None  # the norm of what entered the mean, where that is another: it was clipped
+    moved: float | None = None  # the norm of what entered the mean, where that is another: it was clipped, or scaled
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -224,7 +224,8 @@ class Accepted:
         asked = {name: finite(value) for name, value in reports.items() if value is not None}
         metrics = {"metrics": dict(self.metrics)} if self.metrics else {}
         own = {"examples": self.examples, "loss": finite(self.loss), "update_norm": self.update_norm}
-        return {**own, **asked, **metrics}
+        moved = {} if self.moved is None else {"moved": self.moved}
+        return {**own, **moved, **asked, **metrics}
 
 
 def finite(value: float) -> float | None:
@@ -312,6 +313,10 @@ class Observation:
     stretch: Stretch | None  # the length of the server's step, where it was looked for
     bytes: int  # sent down and up for the clients that counted
     seconds: Mapping[str, float]
+    losses: Mapping[int, float] = field(default_factory=dict)  # training loss of each client that counted, its mean
+    examples: Mapping[int, int] = field(default_factory=dict)  # of each of them
+    blown: tuple[int, ...] = ()  # clients whose values were not finite
+    method: Mapping[str, float] = field(default_factory=dict)  # scalars that its clients sent (their mean), or it keeps
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedaccord.client.optimizers import Sgd
-from fedaccord.client.side import ClientRound
+from fedaccord.client.side import ClientRound, Corrections
 from fedaccord.client.training import Site, failure_named, minibatches, reported, tested
 from fedaccord.core.batches import Batch, leaves, like, together
 from fedaccord.core.errors import EngineError
@@ -117,9 +117,9 @@ class Stacks:
     ) -> Iterator[tuple[ClientUpdate, Packages]]:
         with failure_named(clients[0], order.round):
             stack = self.begin(order, clients, kept)
-            losses = self.run(stack, self.graph(stack), order)
+            losses, corrections = self.run(stack, self.graph(stack), order)
         for place, loss in enumerate(losses):
-            yield self.finish(stack, place, loss)
+            yield self.finish(stack, place, loss, corrections)
 
     def begin(self, order: Order, clients: Sequence[int], kept: Sequence[Packages]) -> Stack:
         """Line 7 for each client: the received parameters, and what it kept."""
@@ -133,7 +133,8 @@ class Stacks:
         traced = TracedHyper(**vars(hyper))
         rounds, beside, own = [], [], []
         for client, before in zip(clients, kept, strict=True):
-            work = site.method.begin(site.objective, model, order, traced, client, site.seed, before)
+            data = site.clients[client]
+            work = site.method.begin(site.objective, model, order, traced, client, site.seed, before, data)
             rounds.append(work)
             whole = Whole(work)
             beside.append(values(trained_weights(whole), "beside."))
@@ -162,8 +163,8 @@ class Stacks:
         index = torch.zeros(len(stack.clients), 1, batch, dtype=torch.long)
         return next(self.batches(stack, index, [torch.Generator() for _ in stack.clients]))
 
-    def run(self, stack: Stack, graph: Graph, order: Order) -> list[float]:
-        """Lines 8-11 for a whole stack; each client's mean loss."""
+    def run(self, stack: Stack, graph: Graph, order: Order) -> tuple[list[float], Corrections | None]:
+        """Lines 8-11 for a whole stack; each client's mean loss, and what was done before each step."""
         model = {n.removeprefix("model."): v for n, v in stack.trained.items() if not n.startswith("beside.")}
         beside = [value for name, value in stack.trained.items() if name.startswith("beside.")]
         received = [order.params[name].expand_as(value) for name, value in model.items()]
@@ -180,7 +181,7 @@ class Stacks:
                 *gradients, losses = graph(*arguments, *leaves(inputs), *leaves(targets))
                 descend(gradients)
                 total += losses
-        return [float(value) / stack.hyper.steps for value in total]
+        return [float(value) / stack.hyper.steps for value in total], corrections
 
     def held(self, stack: Stack) -> Packages:
         """What the clients kept in slots like the weights, with a leading axis for the clients."""
@@ -206,13 +207,15 @@ class Stacks:
             seen = [self.site.prepare(part.inputs, draw) for part, draw in zip(parts, augment, strict=True)]
             yield together(seen, torch.stack), together([part.targets for part in parts], torch.stack)
 
-    def finish(self, stack: Stack, place: int, loss: float) -> tuple[ClientUpdate, Packages]:
+    def finish(
+        self, stack: Stack, place: int, loss: float, corrections: Corrections | None
+    ) -> tuple[ClientUpdate, Packages]:
         """Line 12: what the client sends, and what it keeps."""
         with torch.no_grad():
             for name, weight in trained_weights(stack.whole).items():
                 weight.copy_(stack.trained[name][place])
         client, params = stack.clients[place], read_params(self.workspace, self.site.names)
-        sent, keeps = stack.rounds[place].finish(params)
+        sent, keeps = stack.rounds[place].finish(params, None, corrections, place)
         examples = len(self.site.clients[client])
         return ClientUpdate(client, params, examples, loss, sent, *stack.reports[place]), keeps
 

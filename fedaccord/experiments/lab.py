@@ -25,7 +25,7 @@ from fedaccord.experiments.study import Cell, Row, finished, known_task
 from fedaccord.methods.registry import find
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.report.regret import Oracle, Result
-from fedaccord.runtime.folder import read_rounds, read_settings
+from fedaccord.runtime.folder import client_steps, read_rounds, read_settings
 
 ALONE = {"follow": False, "step_search": False}  # nothing but psi
 CANDIDATES: dict[str, Mapping[str, Any]] = {
@@ -135,7 +135,7 @@ class Trace:
     """What the log of a finished run says."""
 
     tests: tuple[tuple[int, float], ...]  # client steps spent until then, test accuracy in %
-    steps: int  # accepted clients times iterations, summed over the rounds
+    steps: int  # the iterations of all accepted clients, summed over the rounds
     loss: float  # mean over the last rounds; infinite where one had none
 
     def accuracy(self, budget: float = math.inf) -> float | None:
@@ -149,7 +149,7 @@ def read_trace(run: Path) -> Trace:
     fixed = read_settings(run).steps  # where they are neither scheduled nor tuned
     spent, tests, losses = 0, [], []
     for line in read_rounds(run):
-        spent += len(line["clients"]) * line["hyper"].get("steps", fixed)
+        spent += client_steps(line, fixed)
         losses.append(math.inf if line["loss"] is None else line["loss"])
         if "accuracy" in line["metrics"]:
             tests.append((spent, 100 * line["metrics"]["accuracy"]))

@@ -267,9 +267,10 @@ class Overview:
 
 
 def price(cell: Cell, rounds: int) -> float:
-    """What so many rounds cost, in plain client-steps, roughly: how many a tuner will choose, nobody knows."""
+    """What so many rounds cost, in plain client-steps, roughly: how many a tuner will choose, or a pass will take,
+    nobody knows."""
     method = find(cell.settings.method)
-    steps = 15 if "steps" in method.tunes(cell.settings.values()) else cell.settings.steps
+    steps = 15 if "steps" in method.tunes(cell.settings.values()) else 80 * cell.settings.epochs or cell.settings.steps
     return rounds * cell.settings.fraction * steps * method.cost * cell.weight
 
 

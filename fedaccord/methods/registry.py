@@ -17,10 +17,16 @@ LISTED = (
     "fedopt.FedAdam",
     "fedopt.FedYogi",
     "fedexp.FedExP",
+    "fednova.FedNova",
     "feddyn.FedDyn",
     "moon.Moon",
     "fedntd.FedNTD",
     "deltasgd.DeltaSGD",
+    "fixedhead.FixedHead",
+    "calibration.FedLC",
+    "calibration.FedRS",
+    "fedex.FedEx",
+    "fathom.Fathom",
 )
 """Each part's file and class in this package: to add one, add a line here."""
 

@@ -1,12 +1,13 @@
 """Schedules that are fixed before the run: the paper's baselines, and what another run did."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from fedaccord.core.protocols import Proposal
+from fedaccord.core.protocols import Policy, Proposal
 from fedaccord.core.records import Hyper, Observation, PolicyState
 
 
@@ -38,6 +39,45 @@ class FixedSchedule:
 
     def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
         return {}
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Another policy, but every client makes so many passes over its own data: it has a number of steps of its own."""
+
+    other: Policy
+    epochs: float
+    sizes: Sequence[int]  # examples of each client
+    decay: float = 1.0  # factor on them after each round
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.other.names, "steps")))
+
+    def start(self) -> PolicyState:
+        return self.other.start()
+
+    def propose(
+        self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
+    ) -> tuple[Proposal, PolicyState]:
+        """The other's h_t, with each client's own steps; for the round as a whole, their mean."""
+        given, state = self.other.propose(state, round, cohort, generator)
+        each = {}
+        for client in (client for client in cohort if self.sizes[client]):
+            own = given.each.get(client, given.hyper)
+            each[client] = own.but({"steps": self.steps(self.sizes[client], own.batch_size, round)})
+        mean = max(1, int(sum(own.steps for own in each.values()) / max(1, len(each)) + 0.5))
+        return Proposal(given.hyper.but({"steps": mean}), each), state
+
+    def steps(self, examples: int, batch_size: int, round: int) -> int:
+        """ceil(n / batch) * epochs * decay^(t-1) to the nearest whole number, at least 1."""
+        return max(1, int(math.ceil(examples / batch_size) * self.epochs * self.decay ** (round - 1) + 0.5))
+
+    def learn(self, state: PolicyState, seen: Observation) -> PolicyState:
+        return self.other.learn(state, seen)
+
+    def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
+        return self.other.describe(before, after)
 
 
 @dataclass(frozen=True)

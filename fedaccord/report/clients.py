@@ -40,14 +40,15 @@ def divergences(run: Run, kept: Sequence[int]) -> dict[str, Any]:
 
 
 def divergence(trained: Trained, step_norm: float | None, length: float = 1.0) -> float | None:
-    """sum_i p_i ||w_i - w||^2 / ||mean - w||^2, p_i a client's share of the round's examples.
+    """sum_i p_i ||w_i - w||^2 / ||mean - w||^2, p_i a client's share of the round's examples, w_i as it was averaged.
 
     1 if all clients made the same step. `step_norm` is `length` times ||mean - w||.
     """
     if not step_norm or not trained.examples.sum():
         return None
     shares = trained.examples / trained.examples.sum()
-    value = float(shares @ trained.norms**2) / (step_norm / length) ** 2
+    norms = trained.norms if trained.entered is None else trained.entered
+    value = float(shares @ norms**2) / (step_norm / length) ** 2
     return value if math.isfinite(value) else None
 
 

@@ -27,6 +27,7 @@ class Trained:
     examples: np.ndarray
     norms: np.ndarray  # ||w_i - w||, NaN where the log has none
     measured: Sequence[float | None] = ()  # the metric to judge by, of each client; None if it was not asked
+    entered: np.ndarray | None = None  # the norms of what entered the mean; None: the same
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def read_run(path: Path) -> Run:
                 np.array([entry.get("examples") or 0 for entry in entries.values()], np.int64),
                 np.array([number(entry.get("update_norm"), 17) for entry in entries.values()], np.float64),
                 [own_metric(entry, metrics) for entry in entries.values()],
+                entered_norms(list(entries.values())),
             )
         )
         lines.append({"hyper": {}, **line})
@@ -73,6 +75,13 @@ def read_run(path: Path) -> Run:
     known = read_classes(path)
     known = known if known and len(known.names) <= CLASSES else None
     return Run(path.resolve().name, settings, method, metrics, lines, trained, list(numbers), said, known)
+
+
+def entered_norms(entries: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
+    """The norms of what entered the mean, where it is not what the clients sent: clipped, or scaled by the method."""
+    if not any("moved" in entry for entry in entries):
+        return None
+    return np.array([number(entry.get("moved", entry.get("update_norm")), 17) for entry in entries], np.float64)
 
 
 def own_metric(entry: Mapping[str, Any], metrics: Sequence[MetricNote]) -> float | None:

@@ -28,7 +28,7 @@ from fedaccord.engines.choose import Request, choose
 from fedaccord.methods.registry import find
 from fedaccord.metrics import metrics_of
 from fedaccord.objectives import classification, objective_of
-from fedaccord.policy.schedule import FixedSchedule, Replay
+from fedaccord.policy.schedule import FixedSchedule, Passes, Replay
 from fedaccord.runtime.changes import code_of
 from fedaccord.runtime.checks import check_alone, check_model, find_device, lay_out
 from fedaccord.runtime.classes import ByClass, by_class
@@ -75,6 +75,7 @@ def from_task(task: Task, settings: Settings) -> Setup:
 
 def simulation_of(parts: Parts) -> Setup:
     """Server and clients on this machine, with the engine that suits them or was asked for."""
+    parts.method.prepare(parts.model, parts.settings.values())
     parts, told_home = settle_home(parts)
     site = site_of(parts, [each for each in (parts.validation, parts.test) if each is not None])
     parts, entropy = settle_entropy(parts)
@@ -88,7 +89,7 @@ def simulation_of(parts: Parts) -> Setup:
     engine = choose(settings.engine, Request(site, first, cohort, settings.workers, settings.address))
     cores = 1 if engine.name == "serial" else settings.workers or usable_cores()
     experiment = replace(
-        experiment_for(parts, engine.engine, len(clients), cores),
+        experiment_for(parts, engine.engine, len(clients), cores, [len(client) for client in site.clients]),
         total_examples=sum(map(len, site.clients)) if settings.weighting == "population" else None,
         data=lambda: (*read_params(parts.model, fixed).values(), *marks_of(clients)),
     )
@@ -205,7 +206,7 @@ def optimizer_state(site: Site, hyper: Hyper) -> Packages:
     if not site.optimizer.keep:
         return {}
     order = Order(0, (), read_params(site.model, site.names), hyper, down=site.method.down)
-    work = site.method.begin(site.objective, site.model, order, hyper, 0, site.seed, {})
+    work = site.method.begin(site.objective, site.model, order, hyper, 0, site.seed, {}, site.clients[0])
     beside = [weight for part in work.trained for weight in trained_weights(part).values()]
     own, home = site.trained(site.model)
     return site.optimizer.template([*own.values(), *home.values()], beside, hyper)
@@ -216,8 +217,13 @@ def travels_of(parts: Parts) -> Travels:
     return own_travels(parts.travels, parts.settings)
 
 
-def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -> Experiment:
-    """The server's side: how hyper-parameters are chosen, what becomes of the updates, and how it is measured."""
+def experiment_for(
+    parts: Parts, engine: Engine, clients: int, cores: int = 1, sizes: Sequence[int] | None = None
+) -> Experiment:
+    """The server's side: how hyper-parameters are chosen, what becomes of the updates, and how it is measured.
+
+    `sizes`: how many examples each client trains on, where the server knows.
+    """
     settings, model, validation = parts.settings, parts.model, parts.validation
     device = next(model.parameters()).device
     travel = travel_of(model, travels_of(parts))
@@ -233,7 +239,7 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
         tested = Evaluator(model, parts.test.to(device), parts.prepare, None, parts.metrics, cores)
     return Experiment(
         engine=engine,
-        policy=policy_of(settings, parts.method),
+        policy=policy_of(settings, parts.method, sizes),
         server=ServerChain(parts.method, model, settings.values(), clients, travel),
         loss=ClientLosses(robust=settings.reports == "median") if evaluator is None else evaluator.loss,
         guard=guard(
@@ -322,7 +328,7 @@ def measure_of(parts: Parts) -> LossFunction:
     return partial(classification, hyper=hyper.but({"entropy_weight": 0.0}) if plain else hyper)
 
 
-def policy_of(settings: Settings, method: Method) -> Policy:
+def policy_of(settings: Settings, method: Method, sizes: Sequence[int] | None = None) -> Policy:
     """Where the hyper-parameters come from: another run, the method, or the fixed schedule of the settings."""
     first = hyper_of(settings, method)
     if settings.replay:
@@ -331,7 +337,20 @@ def policy_of(settings: Settings, method: Method) -> Policy:
             raise SettingsError(f"replay = {settings.replay}: that run has no rounds yet")
         own = ({int(n): c["hyper"] for n, c in line["clients"].items() if "hyper" in c} for line in lines)
         return Replay(first, recorded=tuple(line["hyper"] for line in lines), each=tuple(own))
-    return method.policy(first, settings.values(), FixedSchedule(first, settings.lr_decay, settings.steps_decay))
+    policy = method.policy(first, settings.values(), FixedSchedule(first, settings.lr_decay, settings.steps_decay))
+    if not settings.epochs:
+        return policy
+    if "steps" in method.tunes(settings.values()):
+        raise SettingsError(
+            f"epochs = {settings.epochs:g}: {method.name} chooses steps itself; take steps out of its grid, or "
+            "epochs out of the settings"
+        )
+    if sizes is None:
+        raise SettingsError(
+            f"epochs = {settings.epochs:g}: in a real federation the server does not know how many examples its "
+            "clients have; set steps"
+        )
+    return Passes(policy, settings.epochs, sizes, settings.steps_decay)
 
 
 def hyper_of(settings: Settings, method: Method) -> Hyper:

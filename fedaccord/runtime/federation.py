@@ -63,6 +63,7 @@ def member_of_task(
     from fedaccord.flower.node import Member
 
     mine = parts.clients[client if simulate else 0]
+    parts.method.prepare(parts.model, parts.settings.values())
     parts, _ = settle_home(parts)
     alone = replace(parts, settings=client_settings(parts.settings), clients=[mine.part(slice(0))] * client + [mine])
     site = site_of(alone)
@@ -92,7 +93,9 @@ def serve_task(
     """
     from fedaccord.flower.server import FlowerEngine
 
-    parts, entropy = settle_entropy(parts_of(task, settings) if simulate else server_parts(*own(task, settings)))
+    parts = parts_of(task, settings) if simulate else server_parts(*own(task, settings))
+    parts.method.prepare(parts.model, parts.settings.values())
+    parts, entropy = settle_entropy(parts)
     parts, told_home = settle_home(parts)
     parts = replace(parts, settings=client_settings(parts.settings))
     settings, model = parts.settings, parts.model

@@ -313,6 +313,15 @@ def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
         yield modern(entry) if isinstance(entry, dict) else entry
 
 
+def client_steps(line: Mapping[str, Any], fixed: int) -> int:
+    """The SGD iterations of all clients that counted in a round, by its line of the log.
+
+    `fixed`: as many as the settings say, where the log does not: they were neither scheduled nor chosen.
+    """
+    shared = line["hyper"].get("steps", fixed)
+    return sum(int(client.get("hyper", {}).get("steps", shared)) for client in line["clients"].values())
+
+
 def log_bytes(path: Path) -> bytes:
     """The log, compressed or not. It may be packed at this very moment: then the packed one is there before it goes."""
     try:

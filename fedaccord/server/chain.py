@@ -107,7 +107,7 @@ class ServerChain:
                 continue
             sent_params = update.params
             for _, step in self.steps:
-                update = step.transform(received, update)
+                update = step.transform(received, update, self.buffers)
             moved = None if update.params is sent_params else distance(received, update.params, self.weights)
             seen += update.examples
             absorb(mean, update.params, update.examples / seen)

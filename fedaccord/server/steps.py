@@ -18,7 +18,7 @@ class Clip(ServerStep):
     def __init__(self, bound: float):
         self.bound = bound
 
-    def transform(self, received: Params, update: ClientUpdate) -> ClientUpdate:
+    def transform(self, received: Params, update: ClientUpdate, buffers: frozenset[str]) -> ClientUpdate:
         norm = distance(
             received, update.params, [name for name, value in received.items() if value.is_floating_point()]
         )

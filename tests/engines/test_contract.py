@@ -37,9 +37,11 @@ ENGINES = {
     "stacked": lambda site: SerialEngine(site, Stacks(site)),
     "stacked, 2 workers": lambda site: PoolEngine(site, 2, Stacks(site)),
 }
-METHODS = ("FA", "FA+WD", "FA+RM", "SCAFFOLD", "FA+WD+RM", "FedDyn", "MOON", "FedNTD+RM", "FedExP", "DeltaSGD")
+METHODS = ("FA", "FA+WD", "FA+RM", "SCAFFOLD", "FA+WD+RM", "FedDyn", "MOON", "FedNTD+RM", "FedExP", "DeltaSGD",
+           "FedNova", "FixedHead+RM", "FedLC", "FedRS", "FATHOM")  # fmt: skip
+KEEP_NOTHING = ("FA", "FA+WD", "FedExP", "DeltaSGD", "FedNova", "FedLC", "FedRS", "FATHOM")
 HYPER = hyper(0.1, 4, batch_size=8, entropy_min=1.0, entropy_weight=1.0, wd_weight=0.1, rm_weight=0.01,
-              moon_weight=1.0, ntd_weight=1.0)  # fmt: skip
+              moon_weight=1.0, ntd_weight=1.0, fedlc_tau=1.0, fedrs_alpha=0.5)  # fmt: skip
 
 
 def mlp():
@@ -125,7 +127,7 @@ def test_the_updates_are_those_of_a_plain_loop_in_client_order(name, opened, met
             before = kept.get(update.client, {})
             own, kept[update.client] = train(site, copy.deepcopy(site.model), work, update.client, before)
             assert_same(name, update, own)
-            assert bool(kept[update.client]) == (method not in ("FA", "FA+WD", "FedExP", "DeltaSGD"))
+            assert bool(kept[update.client]) == (method not in KEEP_NOTHING)
 
 
 @pytest.mark.parametrize("method", ["FA+RM", "SCAFFOLD"])

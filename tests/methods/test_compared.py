@@ -1,5 +1,7 @@
 """The methods people compare with, each against its algorithm written out on a small network in float64."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -11,8 +13,10 @@ from fedaccord.client.training import minibatches
 from fedaccord.core.algorithm import run_round, start
 from fedaccord.core.errors import MatchingError, SettingsError
 from fedaccord.core.params import read_params
-from fedaccord.core.records import Examples, Order
+from fedaccord.core.protocols import Beginning, Mean
+from fedaccord.core.records import ClientUpdate, Examples, Hyper, Order
 from fedaccord.data.prepare import as_stored
+from fedaccord.methods.fednova import Normalised, length_of
 from fedaccord.methods.registry import find
 from fedaccord.runtime.build import hyper_of, simulation_of
 from fedaccord.runtime.parts import Parts
@@ -22,14 +26,12 @@ LR, STEPS, ROUNDS, CLIENTS = 0.3, 3, 3, 5
 
 
 def sites():
+    """Five clients of 8 to 12 examples in three classes; the first has none of the last class."""
     draw = torch.Generator().manual_seed(3)
     shift = 2 * torch.randn(CLIENTS, 1, 4, generator=draw)
-    return [
-        Examples(
-            (torch.randn(8 + n, 4, generator=draw) + shift[n]).double(), torch.randint(0, 3, (8 + n,), generator=draw)
-        )
-        for n in range(CLIENTS)
-    ]
+    inputs = [(torch.randn(8 + n, 4, generator=draw) + shift[n]).double() for n in range(CLIENTS)]
+    targets = [torch.randint(0, 3 if n else 2, (8 + n,), generator=draw) for n in range(CLIENTS)]
+    return [Examples(*each) for each in zip(inputs, targets, strict=True)]
 
 
 def network():
@@ -66,11 +68,16 @@ class Plain:
     def loss(self, client, y, x, targets):
         return cross_entropy(scores(y, x), targets)
 
+    momentum = 0.0
+
     def rate(self, y, slopes, first):
         return LR
 
     def ended(self, client, y):
         pass
+
+    def learned(self, policy):
+        """Compare with what the policy knows after the round."""
 
     def server(self, ends, weights):
         """`weights`: n_i / n."""
@@ -83,12 +90,14 @@ class Plain:
         """`batches`: client -> the examples of each of its steps."""
         ends = {}
         for client, steps in batches.items():
-            y = {name: value.clone().requires_grad_() for name, value in self.w.items()}
+            y, velocity = {name: value.clone().requires_grad_() for name, value in self.w.items()}, zeros(self.w)
             for index in (steps := list(steps)):
                 loss = self.loss(client, y, data[client].inputs[index], data[client].targets[index])
-                slopes = dict(zip(y, torch.autograd.grad(loss, list(y.values())), strict=True))
+                slopes = torch.autograd.grad(loss, list(y.values()), allow_unused=True, materialize_grads=True)
+                slopes = dict(zip(y, slopes, strict=True))
                 rate = self.rate(y, slopes, first=index is steps[0])
-                y = {name: (value - rate * slopes[name]).detach().requires_grad_() for name, value in y.items()}
+                velocity = {name: self.momentum * velocity[name] + slopes[name] for name in y}
+                y = {name: (value - rate * velocity[name]).detach().requires_grad_() for name, value in y.items()}
             ends[client] = {name: value.detach() for name, value in y.items()}
         counts = np.array([len(data[client].targets) for client in ends])
         new = self.server(ends, (counts / counts.sum()).tolist())
@@ -104,6 +113,18 @@ class FedExP(Plain):
         short = sum(float((mean[n] - self.w[n]).square().sum()) for n in self.w)
         self.eta = max(1.0, sum(squares) / (2 * len(ends) * (short + 1e-3)))
         return {n: self.w[n] + self.eta * (mean[n] - self.w[n]) for n in self.w}
+
+
+class FedNova(Plain):
+    """Two passes with batches of 4: clients of 8, 9, 10, 11 and 12 examples make 4, 6, 6, 6 and 6 steps."""
+
+    momentum = 0.5
+
+    def server(self, ends, weights):
+        a = [sum((1 - 0.5**k) / 0.5 for k in range(1, (4 if client == 0 else 6) + 1)) for client in ends]
+        tau = sum(p * each for p, each in zip(weights, a, strict=True))
+        steps = list(zip(weights, a, ends.values(), strict=True))
+        return {n: self.w[n] + tau * sum(p * (y[n] - self.w[n]) / each for p, each, y in steps) for n in self.w}
 
 
 class FedDyn(Plain):
@@ -156,6 +177,70 @@ class Moon(Plain):
         self.previous[client] = y
 
 
+class FixedHead(Plain):
+    """The head is that of the first model, whatever a client does: its gradient is never asked for."""
+
+    def loss(self, client, y, x, targets):
+        return cross_entropy(hidden(y, x) @ self.w["2.weight"].T, targets)
+
+
+class FedLC(Plain):
+    """Example by example, class by class; client 0 has no example of class 2."""
+
+    def loss(self, client, y, x, targets):
+        counts = [int((sites()[client].targets == c).sum()) for c in range(3)]
+        total = 0.0
+        for one, true in zip(scores(y, x), targets.tolist(), strict=True):
+            calibrated = {c: one[c] - counts[c] ** -0.25 for c in range(3) if counts[c]}
+            total = total - calibrated[true] + sum(each.exp() for each in calibrated.values()).log()
+        return total / len(targets)
+
+
+class FedRS(Plain):
+    def loss(self, client, y, x, targets):
+        has = set(sites()[client].targets.tolist())
+        total = 0.0
+        for one, true in zip(scores(y, x), targets.tolist(), strict=True):
+            restricted = [one[c] if c in has else 0.5 * one[c] for c in range(3)]
+            total = total - restricted[true] + sum(each.exp() for each in restricted).log()
+        return total / len(targets)
+
+
+class Fathom(Plain):
+    """With gamma = 0.5 for both, so that three rounds change the number of steps."""
+
+    def __init__(self, w):
+        super().__init__(w)
+        self.lr, self.steps, self.smooth, self.least = LR, float(STEPS), None, {}
+
+    def loss(self, client, y, x, targets):
+        self.client = client
+        return super().loss(client, y, x, targets)
+
+    def rate(self, y, slopes, first):
+        g = torch.cat([slopes[name].flatten() for name in y])
+        if first:
+            self.total, self.least[self.client] = torch.zeros_like(g), 1.0
+        else:
+            cosine = float(self.total @ g / (self.total.norm() * g.norm()))
+            self.least[self.client] = min(self.least[self.client], cosine)
+        self.total = self.total + g
+        return self.lr
+
+    def server(self, ends, weights):
+        mean = self.mean(ends, weights)
+        step = torch.cat([(mean[n] - self.w[n]).flatten() for n in mean])
+        before = torch.zeros_like(step) if self.smooth is None else self.smooth
+        N = -float(step @ before / (step.norm() * before.norm())) if self.smooth is not None else 0.0
+        G = -sum(p * self.least[client] for p, client in zip(weights, ends, strict=True))
+        self.smooth = 0.5 * before + 0.5 * step
+        self.lr, self.steps = self.lr * np.exp(-0.5 * N), self.steps * np.exp(-0.5 * (N + G))
+        return mean
+
+    def learned(self, policy):
+        assert policy == pytest.approx({"lr": self.lr, "steps": self.steps}, rel=1e-7)  # logged with nine digits
+
+
 class DeltaSGD(Plain):
     def rate(self, y, slopes, first):
         here = [torch.cat([part[name].detach().flatten() for name in y]) for part in (y, slopes)]
@@ -170,27 +255,51 @@ class DeltaSGD(Plain):
         return self.eta
 
 
-WRITTEN_OUT = {"FA": Plain, "FedExP": FedExP, "FedDyn": FedDyn, "FedNTD": FedNTD, "MOON": Moon, "DeltaSGD": DeltaSGD}
+WRITTEN_OUT = {
+    "FA": Plain,
+    "FedExP": FedExP,
+    "FedNova": FedNova,
+    "FedDyn": FedDyn,
+    "FedNTD": FedNTD,
+    "MOON": Moon,
+    "DeltaSGD": DeltaSGD,
+    "FixedHead": FixedHead,
+    "FedLC": FedLC,
+    "FedRS": FedRS,
+    "FATHOM": Fathom,
+}
+SETTINGS = {
+    "FedNova": {"epochs": 2.0, "momentum": 0.5},
+    "FATHOM": {"fathom_lr": 0.5, "fathom_steps": 0.5, "grid": "lr = 0.01..2/9 log; steps = 1..20/20"},
+}
+
+
+TOLERANCE = {"FATHOM": 1e-7}
+"""What clients send reaches a policy with nine digits."""
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.6])
 @pytest.mark.parametrize("name", WRITTEN_OUT)
 def test_three_rounds_against_the_algorithm_written_out(name, fraction):
-    made = setup(name, fraction=fraction, cohorts="random")
+    made = setup(name, fraction=fraction, cohorts="random", **SETTINGS.get(name, {}))
     experiment, data = made.experiment, sites()
     experiment.engine.open(None)
-    other = WRITTEN_OUT[name](read_params(network()))
+    other = WRITTEN_OUT[name](dict(made.params))
     plain = Plain(read_params(network()))
+    plain.momentum = other.momentum
     state = start(experiment, made.params)
     for _ in range(ROUNDS):
         before = state
         state, log = run_round(experiment, state)
-        order = Order(state.round, tuple(log.cohort), before.params, hyper_of(made.settings, made.method))
+        hyper = hyper_of(made.settings, made.method).but(log.hyper)
+        each = {int(n): hyper.but(client["hyper"]) for n, client in log.clients.items() if "hyper" in client}
+        order = Order(state.round, tuple(log.cohort), before.params, hyper, each)
         batches = {i: minibatches(experiment.engine.site, order, i) for i in log.cohort}
         for each in (other, plain):
             each.round(batches, data)
+        other.learned(state.policy)
         for n, value in other.w.items():
-            torch.testing.assert_close(state.params[n], value, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(state.params[n], value, rtol=TOLERANCE.get(name, 1e-9), atol=1e-11)
     apart = max(float((other.w[n] - plain.w[n]).abs().max()) for n in plain.w)
     assert (apart > 1e-4) == (name != "FA")  # the method did something that averaging does not
 
@@ -216,3 +325,116 @@ def built(model):
 )
 def test_a_method_that_sets_the_length_of_the_servers_step_is_left_alone(name, looks):
     assert find(name).stretches({"step_search": True}) == looks
+
+
+def test_normalised_averaging_by_hand():
+    """Two steps with momentum 0.5: weights 1 and 1.5 (Nesterov: 1.5 and 1.75). A client's step of 5 is one of 2 for
+    each; buffers take the plain mean."""
+    assert length_of(2, 0.5) == 2.5
+    assert length_of(2, 0.5, nesterov=True) == 3.25
+    assert length_of(7, 0.0) == length_of(7, 0.0, nesterov=True) == 7
+    step, none = Normalised(), frozenset({"mean"})
+    w, sent = {"w": torch.zeros(1), "mean": torch.zeros(1)}, {"FedNova.length": {"value": torch.tensor(2.5)}}
+    update = step.transform(w, ClientUpdate(0, {"w": torch.full((1,), 5.0), "mean": torch.ones(1)}, 1, 0.1, sent), none)
+    assert {name: float(value) for name, value in update.params.items()} == {"w": 2.0, "mean": 1.0}
+    mean = Mean(w, update.params, {"length": {"value": torch.tensor(4.0)}}, 1, 1, none, Hyper(0.1, 1))
+    assert {name: float(value) for name, value in step.apply({}, mean)[0].items()} == {"w": 8.0, "mean": 1.0}
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"optimizer_state": "kept", "momentum": 0.5}])
+def test_normalised_averaging_wants_steps_that_it_can_add_up(settings):
+    with pytest.raises(SettingsError, match="FedNova knows what a client's steps add up to for optimizer = sgd"):
+        setup("FedNova", **settings)
+
+
+def test_the_fixed_class_vectors_are_orthogonal_and_the_same_for_everyone():
+    first, again, other = (setup("FixedHead", seed=seed, head_scale=2.0).params for seed in (0, 0, 1))
+    torch.testing.assert_close(first["2.weight"] @ first["2.weight"].T, 4 * torch.eye(3, dtype=torch.float64))
+    assert torch.equal(first["2.weight"], again["2.weight"])
+    assert not first["2.bias"].any()
+    assert not torch.allclose(first["2.weight"], other["2.weight"])
+    assert torch.equal(first["0.weight"], read_params(network())["0.weight"])
+    drawn = setup("FixedHead", init="he", travels="trainable")
+    assert set(drawn.params) == {"0.weight", "0.bias"}  # the head is not sent
+    assert not torch.equal(drawn.params["0.weight"], first["0.weight"])
+
+
+def tied():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "layer", "says"),
+    [
+        (nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 3)), "", "3 classes have no orthogonal vectors in 2 dimensions"),
+        (nn.Sequential(nn.Conv1d(4, 2, 1)), "", "there is no such layer; there is none"),
+        (nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 3)), "head", "there is no head; there is 0, 1"),
+        (nn.Sequential(nn.Linear(4, 2), nn.LazyLinear(3)), "", "has no size yet"),
+        (nn.Linear(4, 3), "", "nothing below the last layer"),
+        (tied(), "", "0.weight and 1.weight are one tensor"),
+    ],
+)
+def test_a_head_that_cannot_be_fixed_is_one_clear_line(model, layer, says):
+    with pytest.raises(SettingsError, match=f"FixedHead: .*{says}"):
+        find("FixedHead").prepare(model, {"seed": 0, "head_scale": 1.0, "head_layer": layer})
+
+
+@pytest.mark.parametrize("name", ["FedLC", "FedRS"])
+def test_calibration_wants_class_numbers_and_scores_of_classes(name):
+    with pytest.raises(SettingsError, match=f"{name} corrects scores of classes"):
+        find(name).parts[0].client(built(nn.Unflatten(1, (2, 2))))
+    part = find(name).parts[0].client(built(nn.Linear(4, 3)))
+    for data in (None, Examples(torch.zeros(2, 4), torch.zeros(2))):
+        with pytest.raises(SettingsError, match=f"{name} counts a client's labels"):
+            part.begin(Beginning(None, {}, Hyper(0.1, 1), {}, {}, 1, 0, 0, data))
+
+
+def test_a_client_with_one_class_learns_nothing_from_calibrated_scores():
+    """Softmax over one class: the loss is zero whatever the scores, so with the plain one taken out none is left."""
+    data = Examples(torch.randn(6, 4), torch.ones(6, dtype=torch.int64))
+    part = find("FedLC").parts[0].client(built(nn.Linear(4, 3)))
+    work = part.begin(Beginning(None, {}, Hyper(0.1, 1, own={"fedlc_tau": 1.0}), {}, {}, 1, 0, 0, data))
+    output = torch.randn(6, 3, requires_grad=True)
+    loss = cross_entropy(output, data.targets) + work.term(data.inputs, output, data.targets)
+    assert float(loss.detach()) == pytest.approx(0, abs=1e-6)
+    torch.testing.assert_close(torch.autograd.grad(loss, output)[0], torch.zeros(6, 3))
+
+
+@pytest.mark.parametrize("more", ["+RM", "+AH", "+RM+AH"])
+@pytest.mark.parametrize("name", ["FedNova", "FixedHead", "FedLC", "FedRS"])
+def test_the_others_can_be_joined(name, more):
+    made = setup(name + more)
+    made.experiment.engine.open(None)
+    state = start(made.experiment, made.params)
+    for _ in range(2):
+        state, log = run_round(made.experiment, state)
+        assert len(log.clients) == CLIENTS
+
+
+def test_a_rule_for_rate_and_steps_has_clear_limits():
+    with pytest.raises(SettingsError, match="FATHOM has a rule for lr and steps, and none for momentum"):
+        setup("FATHOM", grid="lr = 0.1, 0.2; momentum = 0.1, 0.2")
+    with pytest.raises(SettingsError, match="two of its parts choose the hyper-parameters"):
+        setup("FATHOM+AH")
+    policy = setup("FATHOM", grid="lr = 0.1, 0.2", start="lr = 0.1").experiment.policy
+    assert policy.names == ("lr",)
+    assert policy.start() == {"lr": pytest.approx(0.1)}
+    seen = SimpleNamespace(method={"FATHOM.cosine": 1.0, "FATHOM.least": 1.0})
+    assert policy.learn({"lr": 0.1}, seen) == {"lr": pytest.approx(0.1 * np.exp(0.01))}
+    assert policy.learn({"lr": 0.2}, seen) == {"lr": 0.2}  # the end of the grid
+    assert policy.learn({"lr": 0.15}, SimpleNamespace(method={})) == {"lr": 0.15}
+
+
+@pytest.mark.parametrize("name", ["FedEx", "FedEx+RM", "SCAFFOLD+FedEx", "FedNova+FedEx"])
+def test_clients_that_choose_for_themselves_can_be_joined_with_others(name):
+    made = setup(name, grid="lr = 0.1, 0.2, 0.3; steps = 1, 2, 3")
+    made.experiment.engine.open(None)
+    state = start(made.experiment, made.params)
+    for _ in range(3):
+        before = state.policy
+        state, log = run_round(made.experiment, state)
+        assert len({tuple(client["hyper"].values()) for client in log.clients.values()}) > 1
+    assert before["z"] != state.policy["z"]
+    assert "likeliest now" in log.policy["why"]

@@ -18,7 +18,7 @@ from fedaccord.policy.grid import HyperGrid
 from fedaccord.report.clients import divergence
 from fedaccord.report.condense import LIMIT
 from fedaccord.report.page import embedded, page, page_data, scripts, write_page
-from fedaccord.report.runs import Trained
+from fedaccord.report.runs import Trained, entered_norms
 from fedaccord.report.tuner import evenly, marginals
 from fedaccord.runtime.folder import read_rounds
 
@@ -51,6 +51,10 @@ def test_divergence_by_hand():
     length = math.sqrt(13 / 16)
     assert divergence(trained, length) == pytest.approx((7 / 4) / (13 / 16))
     assert divergence(trained, 0.5 * length, length=0.5) == pytest.approx((7 / 4) / (13 / 16))
+    sent = Trained(np.array([0, 1]), np.array([1, 3]), np.array([20.0, 3.0]), (), np.array([2.0, 1.0]))
+    assert divergence(sent, length) == pytest.approx((7 / 4) / (13 / 16))  # as they entered the mean
+    assert entered_norms([{"update_norm": 20.0, "moved": 2.0}, {"update_norm": 1.0}]).tolist() == [2.0, 1.0]
+    assert entered_norms([{"update_norm": 1.0}]) is None
 
 
 def test_clients_that_make_the_same_step_have_divergence_one():

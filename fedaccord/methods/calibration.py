@@ -1,0 +1,113 @@
+"""FedLC and FedRS: scores that a client corrects by how often it has each class, before the softmax.
+
+With s_c a model's score of class c and n_c how many examples of it the client has, the cross-entropy is taken of
+    FedLC (Zhang et al., 2022)         s_c - tau n_c^(-1/4)     rare classes need a margin; where n_c = 0 they drop out
+    FedRS (Li and Zhan, 2021, Eq. 8)   alpha_c s_c              alpha_c = 1 where n_c > 0, alpha for all other classes
+so that a client does not unlearn the classes that it does not have. Only in training: the model that is measured and
+handed out gives s.
+
+Neither can work with exactly one class at each client. FedLC's softmax is then over one class: its loss is zero
+whatever the scores, and nothing is learned. FedRS's takes most of the push away from the other classes and leaves the
+wish for a higher score of the one, whatever the example: no client has two classes that it could tell apart.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedaccord.core.batches import Batch, output_of
+from fedaccord.core.errors import SettingsError
+from fedaccord.core.protocols import Beginning, Built, ClientPart, Part, Work
+from fedaccord.core.records import Examples
+from fedaccord.core.settings import at_least, hyper, setting
+
+
+class Correction(nn.Module):
+    """factor * scores - margin, both of them one number for each class: a module, so that clients can be stacked."""
+
+    def __init__(self, factor: Tensor, margin: Tensor):
+        super().__init__()
+        self.factor: Tensor
+        self.margin: Tensor
+        self.register_buffer("factor", factor)
+        self.register_buffer("margin", margin)
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return self.factor * scores - self.margin
+
+
+class CalibratedWork(Work):
+    """What the correction changes in the cross-entropy: the loss has the plain one already."""
+
+    def __init__(self, correction: Correction):
+        self.correction = correction
+        self.own: Sequence[nn.Module] = (correction,)
+
+    def term(self, inputs: Batch, output: Any, targets: Batch) -> Tensor:
+        return cross_entropy(self.correction(output), targets) - cross_entropy(output, targets)
+
+
+class Calibrated(ClientPart):
+    """The client's side; `part` says what the correction is."""
+
+    def __init__(self, built: Built, part: "Calibration"):
+        self.part = part
+        with torch.no_grad():
+            output = output_of(built.model, built.example)
+        if not isinstance(output, Tensor) or output.dim() != 2:
+            given = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+            raise SettingsError(f"{part.name} corrects scores of classes, (examples, classes), not {given}")
+        self.like = output[0]
+
+    def begin(self, at: Beginning) -> Work:
+        targets = at.data.targets if isinstance(at.data, Examples) else None
+        if not isinstance(targets, Tensor) or targets.dim() != 1 or targets.dtype != torch.int64:
+            raise SettingsError(f"{self.part.name} counts a client's labels: class numbers, in memory")
+        counts = torch.bincount(targets, minlength=len(self.like)).to(self.like)
+        return CalibratedWork(self.part.correction(counts, at))
+
+
+class Calibration(Part):
+    cost = 1.1
+
+    def correction(self, counts: Tensor, at: Beginning) -> Correction:
+        raise NotImplementedError
+
+    def client(self, built: Built) -> ClientPart:
+        return Calibrated(built, self)
+
+
+class FedLC(Calibration):
+    name = "FedLC"
+    about = "a client's scores of rare classes get a margin, and classes that it does not have drop out of its loss"
+    settings = (hyper(at_least(0, "fedlc_tau", 1.0, "tau, the margin of a class with a single example.")),)
+
+    def correction(self, counts: Tensor, at: Beginning) -> Correction:
+        # FedLC (the calibrated loss): the sum below the fraction is over the classes c != y. HERE: over all c. WHY: it
+        # is the softmax then, whose loss has a lowest value; without y it would fall for ever.
+        missing = torch.full_like(counts, torch.inf)  # n_c = 0, also where tau = 0: such a class is never asked for
+        margin = at.hyper["fedlc_tau"] * counts.clamp(min=1) ** -0.25
+        return Correction(torch.ones_like(counts), torch.where(counts > 0, margin, missing))
+
+
+class FedRS(Calibration):
+    name = "FedRS"
+    about = "a client's scores of the classes that it does not have are scaled down, so that it unlearns them less"
+    settings = (
+        hyper(
+            setting(
+                "fedrs_alpha",
+                0.5,
+                "alpha, the factor on the scores of classes that a client does not have (1: FA).",
+                check=lambda v: 0 <= v <= 1,
+                expected="in [0, 1]",
+            )
+        ),
+    )
+
+    def correction(self, counts: Tensor, at: Beginning) -> Correction:
+        factor = torch.where(counts > 0, 1.0, at.hyper["fedrs_alpha"]).to(counts)
+        return Correction(factor, torch.zeros_like(counts))

@@ -1,0 +1,92 @@
+"""FedNova: normalised averaging (Wang et al., 2020, "Tackling the objective inconsistency problem", section 5).
+
+Clients that make different numbers of steps pull the mean towards those that make more. A client that has gone
+w_i - w = -eta G_i a_i, with G_i its gradients and a_i how much each of them counts in the end, is taken by its mean
+gradient instead, and the server goes as far as the clients do on average:
+    d_i = G_i a_i / ||a_i||_1;      tau_eff = sum_i p_i ||a_i||_1;      w <- w - tau_eff sum_i p_i eta d_i
+For tau_i steps of SGD with momentum rho (0: plain, and ||a_i||_1 = tau_i)
+    ||a_i||_1 = sum_{k=1}^{tau_i} (1 - rho^k) / (1 - rho)
+Where all clients make equally many steps (no `epochs`), this is federated averaging. clip_norm bounds a client's step
+as it is averaged, which is that of one of its iterations.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fedaccord.core.errors import SettingsError
+from fedaccord.core.protocols import (
+    SCALAR,
+    Built,
+    ClientPart,
+    End,
+    Mean,
+    Outgoing,
+    Part,
+    ServerStep,
+    Slot,
+    Slots,
+    Work,
+)
+from fedaccord.core.records import ClientUpdate, Packages, Params
+
+
+def length_of(steps: int, momentum: float, nesterov: bool = False) -> float:
+    """||a_i||_1, for steps of rate 1 that start without any momentum."""
+    # FedNova: plain momentum. HERE: Nesterov's too. WHY: its step g + rho v counts every gradient as if v had gone one
+    # step further, so k runs from 2 to tau_i + 1.
+    shift = 1 if nesterov else 0
+    return sum((1 - momentum ** (k + shift)) / (1 - momentum) for k in range(1, steps + 1))
+
+
+class Counting(ClientPart):
+    """The client's side: ||a_i||_1 of the steps that it made."""
+
+    def __init__(self, nesterov: bool):
+        self.nesterov = nesterov
+
+    def finish(self, end: End, work: Work) -> Outgoing:
+        length = length_of(end.hyper.steps, end.hyper.momentum, self.nesterov)
+        return Outgoing(sent={"length": {"value": torch.tensor(length, dtype=torch.float64)}})
+
+
+class Normalised(ServerStep):
+    """The server's side. Buffers (a BatchNorm's statistics) take the plain mean."""
+
+    def transform(self, received: Params, update: ClientUpdate, buffers: frozenset[str]) -> ClientUpdate:
+        """w + (w_i - w) / ||a_i||_1."""
+        length = max(1.0, float(update.sent[f"{FedNova.name}.length"]["value"]))  # an honest one is 1 at least
+        return replace(update, params=scaled(update.params, received, 1 / length, buffers))
+
+    def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
+        """w + tau_eff times that, on average."""
+        return scaled(mean.params, mean.received, float(mean.sent["length"]["value"]), mean.buffers), state
+
+
+def scaled(params: Params, received: Params, factor: float, buffers: frozenset[str]) -> Params:
+    return {
+        name: received[name] + factor * (value - received[name])
+        if value.is_floating_point() and name not in buffers
+        else value
+        for name, value in params.items()
+    }
+
+
+class FedNova(Part):
+    name = "FedNova"
+    about = "each client's step is divided by how many steps it made, so that those who make more do not count more"
+    slots = Slots(up=(Slot("length", SCALAR),))
+
+    def client(self, built: Built) -> ClientPart:
+        settings = built.settings
+        if settings["optimizer"] != "sgd" or (settings["optimizer_state"] == "kept" and settings["momentum"]):
+            raise SettingsError(
+                "FedNova knows what a client's steps add up to for optimizer = sgd, with a momentum that starts anew "
+                "each round (optimizer_state = fresh)"
+            )
+        return Counting(settings["nesterov"])
+
+    def server(self, settings: Mapping[str, Any]) -> ServerStep:
+        return Normalised()
