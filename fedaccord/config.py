@@ -42,7 +42,10 @@ ELSEWHERE = {
 """What some settings are called in other libraries."""
 LIKE = 0.75
 """How alike two names must be (difflib's ratio) for one to be a slip of the pen for the other."""
-SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "sorted", "natural")
+SPLITS = (
+    "iid", "non-iid", "classes", "classes-random", "dirichlet", "dirichlet-capped", "shards", "quantity", "sorted",
+    "natural",
+)  # fmt: skip
 
 
 def declared(made: Setting) -> Any:
@@ -153,9 +156,12 @@ class Settings:
     replay: str = setting("", "A run folder whose hyper-parameters are used again, round by round.")
     guards: bool = setting(True, "Clip rewards, shorten or roll back a round that blew up.", printed=False)
 
-    classes_per_client: int = at_least(1, 2, "Classes a client, for split = classes.")
-    alpha: float = above(0, 0.5, "Concentration, for split = dirichlet and quantity; smaller is more uneven.")
+    classes_per_client: int = at_least(1, 2, "Classes a client, for split = classes and classes-random.")
+    alpha: float = above(0, 0.5, "Concentration, for split = dirichlet(-capped) and quantity; smaller is more uneven.")
     shards_per_client: int = at_least(1, 2, "Shards a client, for split = shards.")
+    min_examples: int = at_least(
+        0, 0, "Draw split = dirichlet(-capped) or quantity anew until every client has so many examples."
+    )
     allow_empty: bool = setting(False, "Allow clients without data (they never train).")
     validation_per_class: int = at_least(
         0, 64, "Examples a class that the server keeps to measure L_t; never trained on."

@@ -298,6 +298,7 @@ def divide(settings: Settings, data: DataSet) -> tuple[ClientData | None, Client
         settings.alpha,
         settings.shards_per_client,
         settings.allow_empty,
+        settings.min_examples,
     )
     return validation, train, partition.partition(split, labels, numpy_generator(settings.seed, "split"), natural)
 
