@@ -32,6 +32,8 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # method -> settings of its own
     tag: str = ""  # where rows differ in more than split and fraction: how their runs' names say so
+    label: str = ""  # what the table calls it, where split and fraction do not say it
+    published: Mapping[str, tables.Figure] | None = None  # method -> somebody else's figures, to stand below ours
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ def table_of(study: Study, folder: Path, with_paper: bool = False) -> tables.Tab
             )
             for name in order
         }
-        rows.append(tables.Row(label(row), found, printed.get((row.split, row.fraction))))
+        beside = row.published or printed.get((row.split, row.fraction))
+        rows.append(tables.Row(label(row), found, beside, difference=row.published is not None))
     metric = tables.metric_of(folder / cell.name for cell in there)
     text = (study.heading or heading(study, metric)).replace("SEEDS", seeds_behind(rows))
     return tables.Table(text, tuple(order), rows, marked=not any(row.tag for row in study.rows), metric=metric)
@@ -138,7 +141,7 @@ def seeds_behind(rows: Sequence[tables.Row]) -> str:
 
 
 def label(row: Row) -> str:
-    return f"{row.split}, C={row.fraction:g}{row.tag.replace('-', ', ', 1)}"
+    return (row.label or f"{row.split}, C={row.fraction:g}") + row.tag.replace("-", ", ", 1)
 
 
 def heading(study: Study, metric: MetricNote) -> str:

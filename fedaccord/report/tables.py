@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedaccord.core.errors import RunError
 from fedaccord.runtime.folder import MetricNote, read_metrics, read_rounds
@@ -21,7 +22,8 @@ Figure = tuple[float, float | None]
 class Row:
     label: str
     found: Mapping[str, tuple[float, ...]]  # column -> the last values of its runs, by seed
-    paper: Mapping[str, tuple[float, float]] | None = None
+    paper: Mapping[str, Figure] | None = None
+    difference: bool = False  # whether a line below says by how much ours is above the paper's
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ def written(figure: Figure, sign: str, metric: MetricNote, printed: bool = False
     """`printed`: as the paper has it, which rounds as it likes."""
     mean, deviation = figure
     if printed:
-        return f"{max(f'{mean:.1f}', f'{mean:g}', key=len)} {sign} {deviation:g}"
+        spread = "" if deviation is None else f" {sign} {deviation:g}"
+        return max(f"{mean:.1f}", f"{mean:g}", key=len) + spread
     spread = "" if deviation is None else f" {sign} {format(deviation, '.2f' if metric.percent else '.2g')}"
     return written_mean(mean, metric) + spread
 
@@ -107,6 +110,10 @@ def lines_of(table: Table, sign: str, strong: str) -> list[list[str]]:
                 cells.append(strong.format(text) if marked else text)
             label = row.label if number == 0 else ""
             lines.append([label, *([who] if beside else []), *cells])
+        if row.difference and row.paper is not None:
+            apart = {name: ours[name][0] - row.paper[name][0] for name in ours.keys() & row.paper.keys()}
+            cells = [f"{apart[name]:+.1f}" if name in apart else "–" for name in table.columns]
+            lines.append(["", "difference", *cells])
     return lines
 
 
@@ -155,7 +162,8 @@ def as_csv(table: Table) -> str:
             values = row.found.get(name, ())
             mean, deviation = figure_of(values) if values else (None, None)
             numbers = ["" if value is None else format(value, whole) for value in (mean, deviation)]
-            paper = row.paper.get(name, ("", "")) if row.paper else ("", "")
+            paper: Iterable[Any] = row.paper.get(name, ()) if row.paper else ()
+            paper = [*("" if value is None else value for value in paper), "", ""][:2]
             each = " ".join(format(value, single) for value in values)
             writer.writerow([row.label, name, len(values), *numbers, each, *paper])
     return text.getvalue()
