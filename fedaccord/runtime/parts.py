@@ -8,7 +8,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedaccord.client.optimizers import MakeOptimizer
-from fedaccord.config import OWN, Settings
+from fedaccord.config import ALL_DATA, OWN, Settings
+from fedaccord.core.batches import together
 from fedaccord.core.errors import DataError, FedAccordError, SettingsError, first_line
 from fedaccord.core.modules import described
 from fedaccord.core.protocols import Method
@@ -76,7 +77,8 @@ def parts_of(task: Task, settings: Settings) -> Parts:
     settings = with_home_settled(task, settings)
     if task.data is None:
         settings = undivided(settings)
-        return ready(task, settings, list(range(clients_of(settings))), server_data(task, settings))
+        parts = ready(task, settings, list(range(clients_of(settings))), server_data(task, settings))
+        return replace(parts, clients=those_who_train(settings, parts.clients))
     data = whole_set(task, settings)
     settings = resolve(task, settings, data)
     held, rest, owner = divide(settings, data)
@@ -86,13 +88,41 @@ def parts_of(task: Task, settings: Settings) -> Parts:
         counts = partition.counts(owner, labels, clients_of(settings), len(data.classes))
     prepare, (train, validation, test) = prepared(task, settings, [rest, held, data.test])
     assert train is not None
-    clients = by_owner(train, owner, clients_of(settings))
+    clients = those_who_train(settings, by_owner(train, owner, clients_of(settings)), train)
     parts = assembled(task, settings, prepare, clients, validation, test)
+    if settings.alone and counts is not None:
+        counts = counts.sum(0, keepdims=True) if settings.alone == ALL_DATA else counts[[int(settings.alone)]]
     return replace(parts, counts=counts, classes=data.classes)
+
+
+def those_who_train(
+    settings: Settings, clients: list[ClientData], everything: ClientData | None = None
+) -> list[ClientData]:
+    """All clients; or one alone, if the settings say so. `everything`: what they hold together, if that is at hand."""
+    if not settings.alone:
+        return clients
+    if settings.alone == ALL_DATA:
+        return [pooled(clients) if everything is None else everything]
+    number = int(settings.alone)
+    if number >= len(clients):
+        raise SettingsError(f"alone = {number}: there are {len(clients)} clients, numbered from 0 on")
+    if not len(clients[number]):
+        raise SettingsError(f"alone = {number}: this client has no examples")
+    return [clients[number]]
+
+
+def pooled(clients: Sequence[ClientData]) -> ClientData:
+    """What several clients hold, as if it were one's."""
+    held = [client for client in clients if isinstance(client, Examples)]
+    if len(held) < len(clients):
+        raise SettingsError("alone = all: clients whose data is read as it is needed cannot be pooled")
+    return Examples(together([each.inputs for each in held]), together([each.targets for each in held]))
 
 
 def server_parts(task: Task, settings: Settings) -> Parts:
     """The server of a real federation: it sees no client's data."""
+    if settings.alone:
+        raise SettingsError(f"alone = {settings.alone}: is for a simulation; a federation has all its clients")
     settings = with_home_settled(task, undivided(settings))
     return ready(task, settings, [], server_data(task, settings))
 
