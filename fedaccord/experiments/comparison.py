@@ -16,11 +16,22 @@ from fedaccord.experiments.study import Row, Study
 from fedaccord.experiments.yardsticks import PLAIN, YARDSTICKS, name_of
 from fedaccord.report import tables
 from fedaccord.report.grid import Grid
-from fedaccord.report.spent import BYTES, COSTS, ROUNDS, SECONDS, STEPS, Reading, Test, interval, read_at, read_tests
+from fedaccord.report.spent import (
+    BYTES,
+    COSTS,
+    ROUNDS,
+    SECONDS,
+    STEPS,
+    Measured,
+    Reading,
+    interval,
+    read_at,
+    read_tests,
+)
 from fedaccord.report.spent import total_of as total
 from fedaccord.runtime.folder import MetricNote
 
-Runs = Sequence[Sequence[Test]]
+Runs = Sequence[Sequence[Measured]]
 """The runs behind one figure."""
 
 

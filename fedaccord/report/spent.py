@@ -24,7 +24,7 @@ LAST = 5
 
 
 @dataclass(frozen=True)
-class Test:
+class Measured:
     """One test of a run: what it had spent by then, and what was measured, in the units of a table."""
 
     spent: Mapping[str, float]
@@ -46,7 +46,7 @@ class Reading:
         return statistics.fmean(self.values)
 
 
-def read_tests(run: Path) -> list[Test]:
+def read_tests(run: Path) -> list[Measured]:
     """Every test in a run's log."""
     metric, settings = first_metric(run), read_settings(run).values()
     spent = dict.fromkeys(COSTS, 0.0)
@@ -59,7 +59,7 @@ def read_tests(run: Path) -> list[Test]:
         if (value := line["metrics"].get(metric.name)) is not None:
             measured = [entry.get("metrics", {}).get(metric.name) for entry in line["clients"].values()]
             owns = [in_units(each, metric) for each in measured if each is not None]
-            tests.append(Test(dict(spent), in_units(value, metric), statistics.fmean(owns) if owns else None))
+            tests.append(Measured(dict(spent), in_units(value, metric), statistics.fmean(owns) if owns else None))
     if not tests:
         raise RunError(f"{run}: its {metric.name} was never measured")
     return tests
@@ -75,13 +75,13 @@ def steps_of(entry: Mapping[str, Any], line: Mapping[str, Any], settings: Mappin
     return int(steps)
 
 
-def total_of(runs: Sequence[Sequence[Test]], cost: str) -> float:
+def total_of(runs: Sequence[Sequence[Measured]], cost: str) -> float:
     """What these runs spent, of which each was tested at its end; rounds: the most of any."""
     totals = [tests[-1].spent[cost] for tests in runs]
     return max(totals) if cost == ROUNDS else math.fsum(totals)
 
 
-def read_at(runs: Sequence[Sequence[Test]], cost: str, share: float = math.inf) -> Reading | None:
+def read_at(runs: Sequence[Sequence[Measured]], cost: str, share: float = math.inf) -> Reading | None:
     """At the last test at which each had spent no more than this share of all that it spent; None: there is none."""
     within = []
     for tests in runs:
