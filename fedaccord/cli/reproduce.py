@@ -64,7 +64,7 @@ def reproduce_command(options: argparse.Namespace) -> int:
 def niid_bench(options: argparse.Namespace) -> None:
     """Run what is missing of NIID-Bench's table, and print what is there."""
     from fedaccord.experiments import niid_bench as bench
-    from fedaccord.report import tables
+    from fedaccord.report import grid, tables
 
     study = bench.study_of(
         listed(options.rows or "") or bench.ROWS,
@@ -73,5 +73,5 @@ def niid_bench(options: argparse.Namespace) -> None:
         options.rounds or bench.ROUNDS,
         options.device,
     )
-    table = bench.reproduce(study, options.results / bench.FOLDER, not options.no_run, options.lanes)
-    print(tables.markdown(table))
+    table, spent = bench.reproduce(study, options.results / bench.FOLDER, not options.no_run, options.lanes)
+    print(f"{tables.markdown(table)}\n{grid.markdown(spent)}")

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fedaccord.core.errors import RunError, SettingsError
-from fedaccord.experiments import runner
+from fedaccord.experiments import comparison, runner
 from fedaccord.experiments import study as studies
 from fedaccord.experiments.study import Row, Study
-from fedaccord.report import tables
+from fedaccord.report import grid, tables
 
 TASK = "cifar10_lenet"
 FOLDER = "niid-bench"
@@ -108,11 +108,12 @@ def row_of(skew: Skew, methods: tuple[str, ...], seeds: int, also: dict[str, Any
     return Row(settings.pop("split"), 1.0, methods, seeds, settings, tuned, tag, skew.label, published)
 
 
-def reproduce(study: Study, folder: Path, run: bool, lanes: int | None) -> tables.Table:
-    """Run what is missing, if that is wanted; the table of what is there, in every form beside the runs."""
+def reproduce(study: Study, folder: Path, run: bool, lanes: int | None) -> tuple[tables.Table, grid.Grid]:
+    """Run what is missing, if that is wanted; the tables of what is there, in every form beside the runs."""
     failures = runner.run_missing(list(studies.cells(study)), folder, lanes) if run else []
-    table = studies.table_of(study, folder)
+    table, spent = comparison.compare(study, folder)
     studies.write_tables(table, folder / "table")
+    studies.write_tables(spent, folder / "spent", grid.FORMS)
     if failures:
         raise RunError(runner.summary(failures))
-    return table
+    return table, spent
