@@ -17,8 +17,9 @@ from fedaccord.experiments.yardsticks import YARDSTICKS, runs_of
 from fedaccord.report.grid import as_csv, latex
 from fedaccord.report.spent import COSTS
 from fedaccord.report.tables import last_value
+from fedaccord.runtime.alone import pooled
 from fedaccord.runtime.folder import read_rounds
-from fedaccord.runtime.parts import parts_of, pooled, server_parts
+from fedaccord.runtime.parts import parts_of, server_parts
 from fedaccord.tasks import Task, find_task
 
 SHORT = {"rounds": 4, "steps": 2, "clients": 3, "engine": "serial", "client_test": 0.2}
@@ -33,6 +34,8 @@ def settings_for(**changes):
 # --- who trains on what ---
 
 
+@pytest.mark.slow
+@pytest.mark.anywhere
 def test_one_client_holds_everything_or_what_it_would_hold():
     task = find_task("digits")
     everybody, central, second = (
@@ -185,6 +188,8 @@ def test_at_equal_bytes_the_dearer_method_is_read_earlier(study):
         assert found[method] == tuple(values(study / f"iid-{method}-C1.0-s{seed}")[tests - 1] for seed in (0, 1))
     assert "what FA spent, the least with that seed" in grid.notes[0]
     assert "held equal: bytes sent down and up" in grid.heading
+    assert table.heading.endswith("read at equal bytes")
+    assert "equal" not in comparison.compare(STUDY, study)[0].heading
 
 
 @pytest.mark.anywhere
@@ -192,7 +197,7 @@ def test_a_budget_may_be_named(study):
     table, grid = comparison.compare(STUDY, study, "steps", 12.0)
     for method in ("FA", "SCAFFOLD", "central"):
         assert table.rows[0].found[method] == tuple(values(study / f"iid-{method}-C1.0-s{s}")[1] for s in (0, 1))
-    assert "within 12 steps, as named" in grid.notes[0]
+    assert "within 12.0 steps, as named" in grid.notes[0]
     rounds, _ = comparison.compare(STUDY, study, "rounds", 2.0)
     assert rounds.rows == table.rows
     nothing, empty = comparison.compare(STUDY, study, "steps", 1.0)
@@ -222,3 +227,16 @@ def test_a_budget_of_nothing_is_refused(tmp_path, capsys):
     assert main(words(tmp_path / "r", "--budget", "0")) == 2
     assert "--budget 0: expected more than 0" in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.anywhere
+@pytest.mark.parametrize("alone", ["all", "1"])
+def test_a_run_of_one_client_goes_on_where_it_was(tmp_path, alone, capsys):
+    fixed = ["--split", "iid", "--method", "FA", "--engine", "serial", "--steps", "2", "--alone", alone, "--json"]
+    assert main(["run", "digits", "--runs", str(tmp_path), "--name", "a", "--rounds", "2", *fixed]) == 0
+    assert main(["resume", str(tmp_path / "a"), "--rounds", "4", "--json"]) == 0
+    assert main(["run", "digits", "--runs", str(tmp_path), "--name", "b", "--rounds", "4", *fixed]) == 0
+    one, other = ([line["loss"] for line in read_rounds(tmp_path / name)] for name in "ab")
+    assert one == other
+    assert len(one) == 4

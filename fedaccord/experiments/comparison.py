@@ -8,7 +8,7 @@ each run. Nothing is selected here: a table shows the last test, and what a run 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedaccord.experiments import study as studies
@@ -97,7 +97,9 @@ def compare(study: Study, folder: Path, equal: str = ROUNDS, budget: float | Non
         return None if found is None else found.value
 
     table = studies.table_of(study, folder, value=value)
-    return table, grid_of(table, lines, equal)
+    spent_by = grid_of(table, lines, equal)
+    cut = any(line.budgets for line in lines)
+    return (replace(table, heading=f"{table.heading}, read at equal {equal}") if cut else table), spent_by
 
 
 def grid_of(table: tables.Table, lines: Sequence[Line], equal: str) -> Grid:
@@ -153,7 +155,7 @@ def budget_note(line: Line, equal: str) -> str:
     """What every run was read up to, and why."""
     if not line.budgets:
         return ""
-    ends = " to ".join(f"{end:,.4g}" for end in sorted({min(line.budgets), max(line.budgets)}))
+    ends = " to ".join(f"{end:,.{0 if end >= 100 else 1}f}" for end in sorted({min(line.budgets), max(line.budgets)}))
     why = f"what {' or '.join(line.whose)} spent, the least with that seed" if line.whose else "as named"
     return f"{studies.label(line.row)}: every run is read at its last test within {ends} {equal}, {why}."
 

@@ -131,8 +131,9 @@ def table_of(
     """From the finished runs in the folder; a cell without any stays empty. `value`: (row, column, seed) -> what to
     show there; None: the last value, of a figure with several runs their mean."""
     columns = dict.fromkeys(name_of(method) for row in study.rows for method in row.methods)
-    # the paper's in its order, then the others
+    # the paper's in its order, then the others, then the yardsticks
     order = list(dict.fromkeys(name for name in (*paper.METHODS, *columns) if name in columns))
+    order.sort(key=lambda name: name in YARDSTICKS)
     printed = paper.ACCURACY.get(study.task, {}) if with_paper else {}
     groups = complete(study, folder)
 
@@ -149,7 +150,8 @@ def table_of(
         rows.append(tables.Row(label(row), found, beside, difference=row.published is not None))
     metric = tables.metric_of(folder / cell.name for group in groups.values() for cell in group)
     text = (study.heading or heading(study, metric)).replace("SEEDS", seeds_behind(rows))
-    return tables.Table(text, tuple(order), rows, marked=not any(row.tag for row in study.rows), metric=metric)
+    marked = not any(row.tag for row in study.rows)
+    return tables.Table(text, tuple(order), rows, marked, metric, YARDSTICKS)
 
 
 def seeds_behind(rows: Sequence[tables.Row]) -> str:

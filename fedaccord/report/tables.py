@@ -33,6 +33,7 @@ class Table:
     rows: Sequence[Row]
     marked: bool = True  # whether the best of a line is marked
     metric: MetricNote = ACCURACY
+    yardsticks: tuple[str, ...] = ()  # columns that are no candidates for that
 
 
 def metric_of(runs: Iterable[Path]) -> MetricNote:
@@ -101,12 +102,13 @@ def lines_of(table: Table, sign: str, strong: str) -> list[list[str]]:
         if row.paper is not None:
             both.append(("paper", row.paper))
         for number, (who, figures) in enumerate(both):
-            rounded = {name: float(written_mean(mean, metric)) for name, (mean, _) in figures.items()}
+            rivals = figures.keys() - set(table.yardsticks)
+            rounded = {name: float(written_mean(figures[name][0], metric)) for name in rivals}
             best = (max if metric.higher else min)(rounded.values(), default=None)
             cells = []
             for name in table.columns:
                 text = written(figures[name], sign, metric, who == "paper") if name in figures else "–"
-                marked = table.marked and name in figures and rounded[name] == best and len(figures) > 1
+                marked = table.marked and name in rivals and rounded[name] == best and len(rivals) > 1
                 cells.append(strong.format(text) if marked else text)
             label = row.label if number == 0 else ""
             lines.append([label, *([who] if beside else []), *cells])

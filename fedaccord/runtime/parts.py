@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from fedaccord.client.optimizers import MakeOptimizer
 from fedaccord.config import ALL_DATA, OWN, Settings
-from fedaccord.core.batches import together
 from fedaccord.core.errors import DataError, FedAccordError, SettingsError, first_line
 from fedaccord.core.modules import described
 from fedaccord.core.protocols import Method
@@ -21,6 +20,7 @@ from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import Data, DataSet, as_examples
 from fedaccord.methods.registry import find
 from fedaccord.metrics import metrics_of
+from fedaccord.runtime.alone import those_who_train
 from fedaccord.server.steps import with_server_steps
 from fedaccord.tasks import Task
 
@@ -93,30 +93,6 @@ def parts_of(task: Task, settings: Settings) -> Parts:
     if settings.alone and counts is not None:
         counts = counts.sum(0, keepdims=True) if settings.alone == ALL_DATA else counts[[int(settings.alone)]]
     return replace(parts, counts=counts, classes=data.classes)
-
-
-def those_who_train(
-    settings: Settings, clients: list[ClientData], everything: ClientData | None = None
-) -> list[ClientData]:
-    """All clients; or one alone, if the settings say so. `everything`: what they hold together, if that is at hand."""
-    if not settings.alone:
-        return clients
-    if settings.alone == ALL_DATA:
-        return [pooled(clients) if everything is None else everything]
-    number = int(settings.alone)
-    if number >= len(clients):
-        raise SettingsError(f"alone = {number}: there are {len(clients)} clients, numbered from 0 on")
-    if not len(clients[number]):
-        raise SettingsError(f"alone = {number}: this client has no examples")
-    return [clients[number]]
-
-
-def pooled(clients: Sequence[ClientData]) -> ClientData:
-    """What several clients hold, as if it were one's."""
-    held = [client for client in clients if isinstance(client, Examples)]
-    if len(held) < len(clients):
-        raise SettingsError("alone = all: clients whose data is read as it is needed cannot be pooled")
-    return Examples(together([each.inputs for each in held]), together([each.targets for each in held]))
 
 
 def server_parts(task: Task, settings: Settings) -> Parts:
