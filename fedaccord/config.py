@@ -34,6 +34,8 @@ OTHER = {"lr": 0.001, "grid": GRID.replace("0.001..1/25", "0.00001..0.1/33")}
 """Defaults for optimizers other than SGD: Adam and its kin step by about the rate itself, whatever the gradient."""
 OWN = "own"
 """What stands in the settings for an optimizer or a predicate that was given as a function."""
+ALL_DATA = "all"
+"""What stands in the settings for one client that holds everything."""
 ENGINES = "auto, serial, pool, stacked, ray"
 ELSEWHERE = {
     "batch": "batch_size", "global_rounds": "rounds", "learning_rate": "lr", "local_epochs": "epochs",
@@ -43,7 +45,10 @@ ELSEWHERE = {
 """What some settings are called in other libraries."""
 LIKE = 0.75
 """How alike two names must be (difflib's ratio) for one to be a slip of the pen for the other."""
-SPLITS = ("iid", "non-iid", "classes", "dirichlet", "shards", "quantity", "sorted", "natural")
+SPLITS = (
+    "iid", "non-iid", "classes", "classes-random", "dirichlet", "dirichlet-capped", "shards", "quantity", "sorted",
+    "natural",
+)  # fmt: skip
 
 
 def declared(made: Setting) -> Any:
@@ -158,9 +163,17 @@ class Settings:
     replay: str = setting("", "A run folder whose hyper-parameters are used again, round by round.")
     guards: bool = setting(True, "Clip rewards, shorten or roll back a round that blew up.", printed=False)
 
-    classes_per_client: int = at_least(1, 2, "Classes a client, for split = classes.")
-    alpha: float = above(0, 0.5, "Concentration, for split = dirichlet and quantity; smaller is more uneven.")
+    classes_per_client: int = at_least(1, 2, "Classes a client, for split = classes and classes-random.")
+    alpha: float = above(0, 0.5, "Concentration, for split = dirichlet(-capped) and quantity; smaller is more uneven.")
     shards_per_client: int = at_least(1, 2, "Shards a client, for split = shards.")
+    alone: str = setting(
+        "", "Train a single client, without a federation: its number, with the data that it has in this split, or all: "
+        "one that holds everything.",
+        check=lambda v: v in ("", ALL_DATA) or v.isdecimal(), expected="a client's number, or all",
+    )  # fmt: skip
+    min_examples: int = at_least(
+        0, 0, "Draw split = dirichlet(-capped) or quantity anew until every client has so many examples."
+    )
     allow_empty: bool = setting(False, "Allow clients without data (they never train).")
     validation_per_class: int = at_least(
         0, 64, "Examples a class that the server keeps to measure L_t; never trained on."

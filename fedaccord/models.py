@@ -1,4 +1,4 @@
-"""The paper's three networks, and one for next characters.
+"""The paper's three networks, LeNet's, and one for next characters.
 
 Blocks run conv -> pool -> ReLU: the same scores as conv -> ReLU -> pool, and ReLU has a quarter of the work. What
 representation matching rebuilds is the block's output, after all three.
@@ -57,6 +57,26 @@ def kws_cnn(size: int = 32, classes: int = 10, width: int = 64) -> nn.Sequential
         nn.Linear(width * side * side, 16 * width),
         nn.ReLU(),
         nn.Linear(16 * width, classes),
+    )
+
+
+def lenet(channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential:
+    """LeNet with ReLU, as NIID-Bench has it for CIFAR-10: 5x5 convolutions of 6 and 16 maps without padding, each
+    max-pooled 2x2, then 120, 84 and 10 neurons. For 3 x 32 x 32 it has 62,006 parameters."""
+    side = ((size - 4) // 2 - 4) // 2
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(6, 16, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * side * side, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, classes),
     )
 
 

@@ -23,7 +23,7 @@ from fedaccord.data.lazy import Collate
 from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import Data, DataSet
 from fedaccord.metrics import Metrics
-from fedaccord.models import CharacterGru, cifar_cnn, kws_cnn, mnist_mlp
+from fedaccord.models import CharacterGru, cifar_cnn, kws_cnn, lenet, mnist_mlp
 
 ALIKE = ("iid", "quantity")
 """Splits whose clients are alike in classes: they use a task's iid schedule, all others its non-iid one."""
@@ -137,6 +137,21 @@ PRESETS = {
             {
                 "iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 30},
                 "non-iid": {"lr": 0.05, "lr_decay": 0.99, "steps": 10},
+            },
+        ),
+        Task(
+            "cifar10_lenet",  # as NIID-Bench has it: pixels from 0 to 1, torch's own start, no entropy term
+            cifar10.load,
+            lenet,
+            Pixels((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+            {
+                "rounds": 50,
+                "augment": True,
+                "entropy_weight": 0.0,
+                "lr": 0.01,
+                "momentum": 0.9,
+                "weight_decay": 1e-5,
+                "steps": 100,
             },
         ),
         Task(

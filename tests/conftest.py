@@ -70,6 +70,7 @@ TOGETHER = {
     "test_ray.py",
     "test_reproduce.py",
     "test_speech_commands.py",
+    "test_yardsticks.py",
 }
 """Files whose tests share something that takes long to make or to load: they run in one process, so it is done once."""
 

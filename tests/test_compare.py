@@ -173,11 +173,19 @@ def test_the_command_prints_the_table_and_leaves_files(study, capsys):
 
 
 def test_every_setting_reaches_the_runs():
-    settings = config.make({"task": "digits", "lr": 0.125, "augment": False})
+    settings = config.make({"task": "digits", "method": "FA", "lr": 0.125, "augment": False})
     words = compare.assignments(settings)
     typed = dict(config.parse_assignment(word, config.table()) for word in words[1::2])
     wanted = {name: value for name, value in settings.values().items() if value is not None}
     assert typed | {"workers": None, "task": "digits"} == wanted | {"workers": None}
+
+
+def test_what_a_tuner_chooses_is_not_said_to_its_runs():
+    """A run refuses it; a study has it from the task, or for its other methods."""
+    settings = config.make({"task": "digits", "method": "FA+AH", "lr": 0.125, "steps_decay": 0.5})
+    names = {word.partition("=")[0] for word in compare.assignments(settings)[1::2]}
+    assert not names & {"lr", "steps", "lr_decay", "steps_decay"}
+    assert names >= {"grid", "momentum", "rounds"}
 
 
 BAD = [

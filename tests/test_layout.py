@@ -74,8 +74,14 @@ def test_a_part_imports_only_what_the_design_allows(part):
         assert inside <= ALLOWED[part] | BASE | {part}, file
 
 
-ELSEWHERE = {"report/paper.py", "report/speed.py", "experiments/paper.py", "experiments/lab.py"}
-"""The paper's tables and the lab for tuners name methods and their settings."""
+ELSEWHERE = {
+    "report/paper.py",
+    "report/speed.py",
+    "experiments/paper.py",
+    "experiments/lab.py",
+    "experiments/niid_bench.py",
+}
+"""The paper's tables, NIID-Bench's and the lab for tuners name methods and their settings."""
 POLICYS_OWN = {"psi", "baseline"}
 """Names of settings that are also names in a tuner's state and in its lines of the log."""
 

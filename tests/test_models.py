@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedaccord.models import cifar_cnn, kws_cnn, mnist_mlp
+from fedaccord.models import cifar_cnn, kws_cnn, lenet, mnist_mlp
 
 
 def dense(inputs, outputs):
@@ -19,6 +19,7 @@ CASES = [
     (mnist_mlp, (1, 28, 28), dense(784, 100) + dense(100, 100) + dense(100, 10)),
     (cifar_cnn, (3, 32, 32), conv(3, 32, 5) + conv(32, 64, 5) + dense(64 * 8 * 8, 1024) + dense(1024, 10)),
     (kws_cnn, (1, 32, 32), conv(1, 64, 3) + 3 * conv(64, 64, 3) + dense(64 * 8 * 8, 1024) + dense(1024, 10)),
+    (lenet, (3, 32, 32), conv(3, 6, 5) + conv(6, 16, 5) + dense(16 * 5 * 5, 120) + dense(120, 84) + dense(84, 10)),
 ]
 
 

@@ -28,7 +28,9 @@ def add(commands: Any, words: Sequence[str]) -> None:
     split = data.add_parser("split", help="show who would hold what", description="Draw the label x client picture.")
     split.add_argument("task", help="as for run")
     split.add_argument("-o", "--output", type=Path, metavar="FILE", help="also as a picture (.png, .svg, .pdf)")
-    dividing = ("split", "clients", "seed", "classes_per_client", "alpha", "shards_per_client", "allow_empty")
+    dividing = (
+        "split", "clients", "seed", "classes_per_client", "alpha", "shards_per_client", "min_examples", "allow_empty",
+    )  # fmt: skip
     add_settings(split, (FIELDS[name] for name in (*dividing, "validation_per_class", "image_size")))
     split.set_defaults(command=split_command)
 

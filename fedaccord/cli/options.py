@@ -109,8 +109,9 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
 def methods_of(options: argparse.Namespace) -> list[str]:
     """Return the methods that the options name, whose settings may be given too."""
     named = [text.split("=", 1)[1].strip() for text in getattr(options, "set", []) if text.startswith("method=")]
-    listed_ = listed(getattr(options, "methods", None) or "")
-    return [*named, *filter(None, [getattr(options, "method", None)]), *(name for name in listed_ if name != "all")]
+    others = ("all", *getattr(options, "yardsticks", ()))
+    listed_ = [name for name in listed(getattr(options, "methods", None) or "") if name not in others]
+    return [*named, *filter(None, [getattr(options, "method", None)]), *listed_]
 
 
 def given_or_in_file(options: argparse.Namespace) -> dict[str, Any]:

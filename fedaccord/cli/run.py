@@ -21,8 +21,8 @@ def add(commands: Any, words: Sequence[str]) -> None:
         epilog="A value is looked for in --set and the options, then in --config, then in the task's own defaults.",
     )
     run.add_argument(
-        "task", nargs="?", help="digits (default), mnist, fashion_mnist, cifar10, kws, shakespeare, diabetes, "
-        "breast_cancer; a folder of pictures by class; an .npz file; or file.py:name"
+        "task", nargs="?", help="digits (default), mnist, fashion_mnist, cifar10, cifar10_lenet, kws, "
+        "shakespeare, diabetes, breast_cancer; a folder of pictures by class; an .npz file; or file.py:name"
     )  # fmt: skip
     run.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings")
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting by its name")

@@ -13,6 +13,9 @@ from fedaccord.core.errors import SplitError
 
 Rng = np.random.Generator
 
+DRAWS = 10_000
+"""So often a split is drawn again for `min_examples`."""
+
 
 @dataclass(frozen=True)
 class Split:
@@ -24,6 +27,7 @@ class Split:
     alpha: float = 0.5
     shards_per_client: int = 2
     allow_empty: bool = False
+    min_examples: int = 0
 
 
 def partition(split: Split, labels: np.ndarray, rng: Rng, natural: np.ndarray | None = None) -> np.ndarray:
@@ -40,6 +44,15 @@ def partition(split: Split, labels: np.ndarray, rng: Rng, natural: np.ndarray | 
             "(allow_empty permits that)"
         )
     owner = KINDS[split.kind](split, labels, rng)
+    for _ in range(DRAWS if split.kind in UNEVEN else 0):
+        if np.bincount(owner, minlength=split.clients).min() >= split.min_examples:
+            break
+        owner = KINDS[split.kind](split, labels, rng)
+    if np.bincount(owner, minlength=split.clients).min() < split.min_examples:
+        raise SplitError(
+            f"min_examples = {split.min_examples}: split {split.kind} of {len(labels):,} examples among "
+            f"{split.clients:,} clients never gave everybody so many; lower it, or raise alpha"
+        )
     return owner if split.allow_empty else fill_empty(owner, split.clients, rng)
 
 
@@ -93,6 +106,23 @@ def k_classes(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
     return deal(held, labels, rng)
 
 
+def random_classes(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
+    """k classes a client as NIID-Bench draws them: client i has class i, and k - 1 others at random.
+
+    So a class may have one holder or many, and clients differ in size too.
+    """
+    classes, k = np.unique(labels), split.classes_per_client
+    if not 1 <= k <= len(classes):
+        raise SplitError(f"classes_per_client is {k}, expected 1 to {len(classes)}")
+    if split.clients < len(classes):
+        raise SplitError(f"split = classes-random: needs a client for each of the {len(classes)} classes")
+    held = []
+    for client in range(split.clients):
+        first = int(classes[client % len(classes)])
+        held.append([first, *rng.permutation(classes[classes != first])[: k - 1].tolist()])
+    return deal(held, labels, rng)
+
+
 def deal(held: list[list[int]], labels: np.ndarray, rng: Rng) -> np.ndarray:
     """Share each class's examples evenly among the clients that hold it."""
     owner = np.empty(len(labels), np.int64)
@@ -109,6 +139,19 @@ def dirichlet(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
     for label in np.unique(labels):
         index = rng.permutation(np.flatnonzero(labels == label))
         owner[index] = by_shares(draw_shares(split, rng), len(index))
+    return owner
+
+
+def capped_dirichlet(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
+    """As `dirichlet`, class by class, but who has an even share of all data already gets nothing more (NIID-Bench)."""
+    owner = np.empty(len(labels), np.int64)
+    sizes = np.zeros(split.clients, np.int64)
+    for label in np.unique(labels):
+        index = rng.permutation(np.flatnonzero(labels == label))
+        below = sizes < len(labels) / split.clients
+        shares = draw_shares(split, rng) * below
+        owner[index] = by_shares(shares if shares.sum() > 0 else below, len(index))
+        sizes += np.bincount(owner[index], minlength=split.clients)
     return owner
 
 
@@ -171,11 +214,16 @@ KINDS: dict[str, Callable[[Split, np.ndarray, Rng], np.ndarray]] = {
     "iid": iid,
     "non-iid": one_class,
     "classes": k_classes,
+    "classes-random": random_classes,
     "dirichlet": dirichlet,
+    "dirichlet-capped": capped_dirichlet,
     "shards": shards,
     "quantity": quantity,
     "sorted": by_target,
 }
+
+UNEVEN = ("dirichlet", "dirichlet-capped", "quantity")
+"""Splits that may give a client very few examples, so that drawing again can help."""
 
 
 def hold_out(labels: np.ndarray, per_class: int, rng: Rng) -> np.ndarray:

@@ -166,11 +166,15 @@ def a_round(line: str) -> dict[str, Any] | None:
 
 
 def assignments(settings: Settings) -> list[str]:
-    """The settings as options, with one worker: the lanes are what keeps the cores busy."""
+    """The settings as options, with one worker: the lanes are what keeps the cores busy.
+
+    What the method's tuner chooses is left out: a run refuses to be told it.
+    """
     words = []
+    tuned = find(settings.method).tunes(settings.values())
     for name, given in settings.values().items():
         value = 1 if name == "workers" else given
-        if name != "task" and value is not None:
+        if name != "task" and value is not None and name.removesuffix("_decay") not in tuned:
             words += ["--set", f"{name}={value}"]
     return words
 

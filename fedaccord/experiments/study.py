@@ -1,7 +1,8 @@
 """A study: many runs of one task that belong in one table. One folder a run, named by what sets it apart."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from fedaccord.core.algorithm import out_of_patience
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.files import make_folder, write_durably
 from fedaccord.core.settings import EXPERIMENT, LENGTH, SERVER
+from fedaccord.experiments.yardsticks import YARDSTICKS, name_of, runs_of, trained_by
 from fedaccord.methods.registry import find
 from fedaccord.report import paper, tables
 from fedaccord.runtime.folder import SETTINGS, MetricNote, read_rounds, read_settings
@@ -23,7 +25,7 @@ OPEN: dict[str, tuple[Any, ...]] = {"clients": (10,), "augment": (False,), "entr
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: its methods differ in nothing but what each was tuned to."""
+    """A line of the table: its methods differ in nothing but what each was tuned to. A yardstick is one of them."""
 
     split: str
     fraction: float
@@ -32,6 +34,8 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # method -> settings of its own
     tag: str = ""  # where rows differ in more than split and fraction: how their runs' names say so
+    label: str = ""  # what the table calls it, where split and fraction do not say it
+    published: Mapping[str, tables.Figure] | None = None  # method -> somebody else's figures, to stand below ours
 
 
 @dataclass(frozen=True)
@@ -57,16 +61,18 @@ def cells(study: Study) -> Iterator[Cell]:
     """All seeds of a row's first method, then those of the next."""
     for row in study.rows:
         task = known_task(study.task, row.settings.get("image_size", 0))
-        known = {method: config.table(find(method)) for method in row.methods}
+        known = {method: config.table(find(trained_by(method))) for method in row.methods}
         for method in row.methods:
             # a setting that only another method of the row knows is not this one's business
             others = {name for table in known.values() for name in table} - known[method].keys()
             shared = {name: value for name, value in row.settings.items() if name not in others}
             for seed in range(row.seeds):
-                own = {"task": study.task, "method": method, "split": row.split, "fraction": row.fraction, "seed": seed}
+                own = {"task": study.task, "split": row.split, "fraction": row.fraction, "seed": seed}
+                own["method"] = trained_by(method)
                 settings = config.make(task.defaults(row.split), shared, row.tuned.get(method, {}), own)
-                name = f"{row.split}-{find(method).name}-C{row.fraction}{row.tag}-s{seed}"
-                yield Cell(name, row, method, seed, settings)
+                name = f"{row.split}-{name_of(method)}-C{row.fraction}{row.tag}-s{seed}"
+                for which, each, weight in runs_of(method, settings):
+                    yield Cell(name + which, row, method, seed, each, weight)
 
 
 @functools.cache
@@ -106,27 +112,46 @@ def finished(cell: Cell, folder: Path) -> bool:
     return done(cell, folder) >= cell.settings.rounds
 
 
-def table_of(study: Study, folder: Path, with_paper: bool = False) -> tables.Table:
-    """From the finished runs in the folder; a cell without any stays empty."""
-    columns = dict.fromkeys(find(method).name for row in study.rows for method in row.methods)
-    # the paper's in its order, then the others
+Place = tuple[int, str, int]
+"""Number of the row, column, seed: where one figure stands."""
+
+
+def complete(study: Study, folder: Path) -> dict[Place, list[Cell]]:
+    """The runs behind each figure, of those all of whose runs are finished."""
+    numbers = {id(row): number for number, row in enumerate(study.rows)}
+    groups: dict[Place, list[Cell]] = {}
+    for cell in cells(study):
+        groups.setdefault((numbers[id(cell.row)], name_of(cell.method), cell.seed), []).append(cell)
+    return {place: group for place, group in groups.items() if all(finished(cell, folder) for cell in group)}
+
+
+def table_of(
+    study: Study, folder: Path, with_paper: bool = False, value: Callable[..., float | None] | None = None
+) -> tables.Table:
+    """From the finished runs in the folder; a cell without any stays empty. `value`: (row, column, seed) -> what to
+    show there; None: the last value, of a figure with several runs their mean."""
+    columns = dict.fromkeys(name_of(method) for row in study.rows for method in row.methods)
+    # the paper's in its order, then the others, then the yardsticks
     order = list(dict.fromkeys(name for name in (*paper.METHODS, *columns) if name in columns))
+    order.sort(key=lambda name: name in YARDSTICKS)
     printed = paper.ACCURACY.get(study.task, {}) if with_paper else {}
-    there = [cell for cell in cells(study) if finished(cell, folder)]
+    groups = complete(study, folder)
+
+    def last(*place: Any) -> float:
+        return statistics.fmean(tables.last_value(folder / cell.name) for cell in groups[place])
+
+    figures = {place: figure for place in groups if (figure := (value or last)(*place)) is not None}
     rows = []
-    for row in study.rows:
+    for number, row in enumerate(study.rows):
         found = {
-            name: tuple(
-                tables.last_value(folder / cell.name)
-                for cell in there
-                if cell.row is row and find(cell.method).name == name
-            )
-            for name in order
+            name: tuple(figure for place, figure in figures.items() if place[:2] == (number, name)) for name in order
         }
-        rows.append(tables.Row(label(row), found, printed.get((row.split, row.fraction))))
-    metric = tables.metric_of(folder / cell.name for cell in there)
+        beside = row.published or printed.get((row.split, row.fraction))
+        rows.append(tables.Row(label(row), found, beside, difference=row.published is not None))
+    metric = tables.metric_of(folder / cell.name for group in groups.values() for cell in group)
     text = (study.heading or heading(study, metric)).replace("SEEDS", seeds_behind(rows))
-    return tables.Table(text, tuple(order), rows, marked=not any(row.tag for row in study.rows), metric=metric)
+    marked = not any(row.tag for row in study.rows)
+    return tables.Table(text, tuple(order), rows, marked, metric, YARDSTICKS)
 
 
 def seeds_behind(rows: Sequence[tables.Row]) -> str:
@@ -138,20 +163,20 @@ def seeds_behind(rows: Sequence[tables.Row]) -> str:
 
 
 def label(row: Row) -> str:
-    return f"{row.split}, C={row.fraction:g}{row.tag.replace('-', ', ', 1)}"
+    return (row.label or f"{row.split}, C={row.fraction:g}") + row.tag.replace("-", ", ", 1)
 
 
 def heading(study: Study, metric: MetricNote) -> str:
-    """What all runs of the study share."""
-    rounds = sorted({cell.settings.rounds for cell in cells(study)})
+    """What all runs of the study share, but for the yardsticks'."""
+    rounds = sorted({cell.settings.rounds for cell in cells(study) if cell.method not in YARDSTICKS})
     return f"{study.task}: {tables.title_of(metric)}, {' or '.join(map(str, rounds))} rounds, SEEDS"
 
 
-def write_tables(table: tables.Table, stem: Path) -> list[Path]:
+def write_tables(table: Any, stem: Path, forms: Mapping[str, Callable[[Any], str]] = tables.FORMS) -> list[Path]:
     """The table in every form."""
     make_folder(stem.parent)
     files = []
-    for ending, form in tables.FORMS.items():
+    for ending, form in forms.items():
         file = stem.with_name(f"{stem.name}.{ending}")
         write_durably(file, form(table).encode())
         files.append(file)

@@ -145,7 +145,7 @@ def condense(run: Run, label: str, metrics: Sequence[MetricNote], detail: float)
         **{name: run.settings[name] for name in FIRST},
         "task": Path(run.settings["task"]).name,
         "method": run.method_name,
-        "clients": run.settings["clients"] or len(run.clients),
+        "clients": 1 if run.settings.get("alone") else run.settings["clients"] or len(run.clients),
         "finished": finished,
         "rounds": run.settings["rounds"],
         "best": best,

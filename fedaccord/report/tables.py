@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedaccord.core.errors import RunError
 from fedaccord.runtime.folder import MetricNote, read_metrics, read_rounds
@@ -21,7 +22,8 @@ Figure = tuple[float, float | None]
 class Row:
     label: str
     found: Mapping[str, tuple[float, ...]]  # column -> the last values of its runs, by seed
-    paper: Mapping[str, tuple[float, float]] | None = None
+    paper: Mapping[str, Figure] | None = None
+    difference: bool = False  # whether a line below says by how much ours is above the paper's
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Table:
     rows: Sequence[Row]
     marked: bool = True  # whether the best of a line is marked
     metric: MetricNote = ACCURACY
+    yardsticks: tuple[str, ...] = ()  # columns that are no candidates for that
 
 
 def metric_of(runs: Iterable[Path]) -> MetricNote:
@@ -78,7 +81,8 @@ def written(figure: Figure, sign: str, metric: MetricNote, printed: bool = False
     """`printed`: as the paper has it, which rounds as it likes."""
     mean, deviation = figure
     if printed:
-        return f"{max(f'{mean:.1f}', f'{mean:g}', key=len)} {sign} {deviation:g}"
+        spread = "" if deviation is None else f" {sign} {deviation:g}"
+        return max(f"{mean:.1f}", f"{mean:g}", key=len) + spread
     spread = "" if deviation is None else f" {sign} {format(deviation, '.2f' if metric.percent else '.2g')}"
     return written_mean(mean, metric) + spread
 
@@ -98,15 +102,20 @@ def lines_of(table: Table, sign: str, strong: str) -> list[list[str]]:
         if row.paper is not None:
             both.append(("paper", row.paper))
         for number, (who, figures) in enumerate(both):
-            rounded = {name: float(written_mean(mean, metric)) for name, (mean, _) in figures.items()}
+            rivals = figures.keys() - set(table.yardsticks)
+            rounded = {name: float(written_mean(figures[name][0], metric)) for name in rivals}
             best = (max if metric.higher else min)(rounded.values(), default=None)
             cells = []
             for name in table.columns:
                 text = written(figures[name], sign, metric, who == "paper") if name in figures else "–"
-                marked = table.marked and name in figures and rounded[name] == best and len(figures) > 1
+                marked = table.marked and name in rivals and rounded[name] == best and len(rivals) > 1
                 cells.append(strong.format(text) if marked else text)
             label = row.label if number == 0 else ""
             lines.append([label, *([who] if beside else []), *cells])
+        if row.difference and row.paper is not None:
+            apart = {name: ours[name][0] - row.paper[name][0] for name in ours.keys() & row.paper.keys()}
+            cells = [f"{apart[name]:+.1f}" if name in apart else "–" for name in table.columns]
+            lines.append(["", "difference", *cells])
     return lines
 
 
@@ -155,7 +164,8 @@ def as_csv(table: Table) -> str:
             values = row.found.get(name, ())
             mean, deviation = figure_of(values) if values else (None, None)
             numbers = ["" if value is None else format(value, whole) for value in (mean, deviation)]
-            paper = row.paper.get(name, ("", "")) if row.paper else ("", "")
+            paper: Iterable[Any] = row.paper.get(name, ()) if row.paper else ()
+            paper = [*("" if value is None else value for value in paper), "", ""][:2]
             each = " ".join(format(value, single) for value in values)
             writer.writerow([row.label, name, len(values), *numbers, each, *paper])
     return text.getvalue()

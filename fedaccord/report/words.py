@@ -10,6 +10,7 @@ SPLITS = {
     "iid": "whose examples are alike",
     "non-iid": "each with examples of one class only",
     "dirichlet": "each with its own mix of classes",
+    "dirichlet-capped": "each with its own mix of classes",
     "quantity": "some with far more examples than others",
 }
 PYTHON = "python"

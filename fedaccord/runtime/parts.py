@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedaccord.client.optimizers import MakeOptimizer
-from fedaccord.config import OWN, Settings
+from fedaccord.config import ALL_DATA, OWN, Settings
 from fedaccord.core.errors import DataError, FedAccordError, SettingsError, first_line
 from fedaccord.core.modules import described
 from fedaccord.core.protocols import Method
@@ -20,6 +20,7 @@ from fedaccord.data.prepare import Pixels, as_stored
 from fedaccord.data.sets import Data, DataSet, as_examples
 from fedaccord.methods.registry import find
 from fedaccord.metrics import metrics_of
+from fedaccord.runtime.alone import those_who_train
 from fedaccord.server.steps import with_server_steps
 from fedaccord.tasks import Task
 
@@ -76,7 +77,8 @@ def parts_of(task: Task, settings: Settings) -> Parts:
     settings = with_home_settled(task, settings)
     if task.data is None:
         settings = undivided(settings)
-        return ready(task, settings, list(range(clients_of(settings))), server_data(task, settings))
+        parts = ready(task, settings, list(range(clients_of(settings))), server_data(task, settings))
+        return replace(parts, clients=those_who_train(settings, parts.clients))
     data = whole_set(task, settings)
     settings = resolve(task, settings, data)
     held, rest, owner = divide(settings, data)
@@ -86,13 +88,17 @@ def parts_of(task: Task, settings: Settings) -> Parts:
         counts = partition.counts(owner, labels, clients_of(settings), len(data.classes))
     prepare, (train, validation, test) = prepared(task, settings, [rest, held, data.test])
     assert train is not None
-    clients = by_owner(train, owner, clients_of(settings))
+    clients = those_who_train(settings, by_owner(train, owner, clients_of(settings)), train)
     parts = assembled(task, settings, prepare, clients, validation, test)
+    if settings.alone and counts is not None:
+        counts = counts.sum(0, keepdims=True) if settings.alone == ALL_DATA else counts[[int(settings.alone)]]
     return replace(parts, counts=counts, classes=data.classes)
 
 
 def server_parts(task: Task, settings: Settings) -> Parts:
     """The server of a real federation: it sees no client's data."""
+    if settings.alone:
+        raise SettingsError(f"alone = {settings.alone}: is for a simulation; a federation has all its clients")
     settings = with_home_settled(task, undivided(settings))
     return ready(task, settings, [], server_data(task, settings))
 
@@ -298,6 +304,7 @@ def divide(settings: Settings, data: DataSet) -> tuple[ClientData | None, Client
         settings.alpha,
         settings.shards_per_client,
         settings.allow_empty,
+        settings.min_examples,
     )
     return validation, train, partition.partition(split, labels, numpy_generator(settings.seed, "split"), natural)
 

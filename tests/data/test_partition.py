@@ -39,7 +39,7 @@ def splits(draw: st.DrawFn, kinds: list[str] = ALL_KINDS) -> tuple[Split, np.nda
     classes = len(np.unique(labels))
     kind = draw(st.sampled_from(kinds))
     per_client = draw(st.integers(1, classes))
-    least = {"non-iid": classes, "classes": -(-classes // per_client)}.get(kind, 1)
+    least = {"non-iid": classes, "classes-random": classes, "classes": -(-classes // per_client)}.get(kind, 1)
     clients = draw(st.integers(least, len(labels)))
     split = Split(
         kind,
@@ -367,3 +367,49 @@ def test_hold_out_refuses_to_take_all_of_a_class(per_class):
     labels = np.array([0] * 10 + [7] * 3)
     with pytest.raises(SplitError, match=f"class 7 has 3 training examples, the server's set would take {per_class}"):
         hold_out(labels, per_class, rng())
+
+
+# --- as NIID-Bench draws them ---
+
+
+def test_random_classes_give_client_i_class_i_and_others_at_random():
+    drawn = [table(Split("classes-random", 10, classes_per_client=2), balanced(10, 60), seed) for seed in range(20)]
+    for got in drawn:
+        assert ((got > 0).sum(axis=1) == 2).all()
+        assert (np.diag(got) > 0).all()
+        holders = (got > 0).sum(axis=0)
+        for label in range(10):  # shared evenly among those who have it
+            shares = got[got[:, label] > 0, label]
+            assert shares.sum() == 60
+            assert np.ptp(shares) <= 1
+            assert len(shares) == holders[label]
+    assert len({tuple((got > 0).sum(axis=0)) for got in drawn}) > 1  # a class has one holder or several
+
+
+def test_a_capped_client_gets_no_further_class():
+    """Going through the classes in order, as they were dealt: nobody who had an even share gets any of the next."""
+    for seed in range(20):
+        got = table(Split("dirichlet-capped", 10, alpha=0.5), balanced(10, 500), seed)
+        before = got.cumsum(axis=1) - got
+        assert (got[before >= 500] == 0).all()
+    uncapped = table(Split("dirichlet", 10, alpha=0.5), balanced(10, 500), 0)
+    assert uncapped.sum(axis=1).max() > 500
+
+
+@pytest.mark.parametrize(("kind", "alpha"), [("dirichlet", 0.1), ("dirichlet-capped", 0.1), ("quantity", 0.5)])
+def test_a_split_is_drawn_anew_until_everybody_has_enough(kind, alpha):
+    few, enough = (
+        [
+            table(Split(kind, 10, 2, alpha, min_examples=n), balanced(10, 50), seed).sum(axis=1).min()
+            for seed in range(9)
+        ]
+        for n in (0, 5)
+    )
+    assert min(few) < 5 <= min(enough)
+    for without, bound in zip(few, enough, strict=True):
+        assert without < 5 or bound == without  # a draw that will do is not changed
+
+
+def test_too_many_examples_a_client_are_refused():
+    with pytest.raises(SplitError, match="min_examples = 11: split quantity of 100 examples among 10 clients"):
+        partition(Split("quantity", 10, alpha=0.5, min_examples=11), balanced(10, 10), rng())

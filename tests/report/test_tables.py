@@ -30,6 +30,12 @@ TABLE = Table(
 )  # fmt: skip
 
 
+def test_a_yardstick_is_not_marked_as_the_best_method():
+    rows = [Row("a", {"FA": (50.0,), "FA+RM": (60.0,), "central": (90.0,)})]
+    table = Table("heading", ("FA", "FA+RM", "central"), rows, yardsticks=("central",))
+    assert "| a | 50.0 | **60.0** | 90.0 |" in markdown(table)
+
+
 def test_markdown_marks_the_best_and_shows_the_paper_below():
     lines = markdown(TABLE).splitlines()
     assert lines[0] == "MNIST: test accuracy in %"

@@ -1,0 +1,64 @@
+"""The two yardsticks of a comparison, as runs of one client: `central` holds all data, `local` is each client alone.
+
+Both make as many client steps in all as the federation does, each of a mini-batch of the same size: that is the same
+work, and an example is seen as often. So the central model makes the steps of the whole cohort one after the other
+(with only as many as one client makes in the federation, it would see a fraction of the data), and a client that is
+alone makes those that it would make in the federation. Network, start, loss, optimizer, rates, the server's set and
+the test set are the federation's; the method is plain FA, where averaging one client changes nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from fedaccord.config import ALL_DATA, Settings
+from fedaccord.core.algorithm import cohort_size
+from fedaccord.core.errors import SettingsError
+from fedaccord.methods.registry import find
+
+CENTRAL, LOCAL = "central", "local"
+YARDSTICKS = (CENTRAL, LOCAL)
+PLAIN = "FA"
+
+
+def trained_by(column: str) -> str:
+    """The method of a column's runs."""
+    return PLAIN if column in YARDSTICKS else column
+
+
+def name_of(column: str) -> str:
+    """What a table calls it."""
+    return column if column in YARDSTICKS else find(column).name
+
+
+def runs_of(column: str, settings: Settings) -> Iterator[tuple[str, Settings, float]]:
+    """The runs behind one figure of a column: what is added to a run's name, its settings, what a round of it costs.
+
+    The last is relative to one of the federation with as many steps.
+    """
+    if column not in YARDSTICKS:
+        yield "", settings, 1.0
+        return
+    clients = count_of(column, settings)
+    cohort = cohort_size(clients, settings.fraction)
+    rounds = max(1, round(settings.rounds * cohort / clients))
+    cost = 1 / (clients * settings.fraction)
+    if column == LOCAL:
+        for client in range(clients):
+            yield f"-client{client}", replace(settings, alone=str(client), rounds=rounds), cost
+    elif by_epochs(settings.values()):  # passes over all data, which a cohort makes over its own part only
+        yield "", replace(settings, alone=ALL_DATA, rounds=rounds), clients * cost
+    else:
+        yield "", replace(settings, alone=ALL_DATA, steps=settings.steps * cohort), cost
+
+
+def count_of(column: str, settings: Settings) -> int:
+    """How many clients there are, which must be known before the data is."""
+    if settings.clients is None and settings.split == "natural":
+        raise SettingsError(f"{column}: say how many clients there are, such as --set clients=20")
+    return 10 if settings.clients is None else settings.clients
+
+
+def by_epochs(values: Mapping[str, Any]) -> bool:
+    """Whether a client's work is given as passes over its data."""
+    return bool(values.get("epochs"))

@@ -1,0 +1,110 @@
+"""What a run had spent by each of its tests, and what it was worth at a budget: all from its log."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedaccord.core.errors import RunError
+from fedaccord.report.tables import first_metric, in_units
+from fedaccord.runtime.folder import read_rounds, read_settings
+
+ROUNDS, STEPS, BYTES, SECONDS = "rounds", "steps", "bytes", "seconds"
+COSTS = {
+    ROUNDS: "rounds",
+    STEPS: "client steps: mini-batches of all clients together",
+    BYTES: "bytes sent down and up",
+    SECONDS: "seconds of all rounds by the run's own clock, which other runs beside it slow down",
+}
+"""What a run spends, and what that is."""
+LAST = 5
+"""So many tests at the end are averaged beside the last one."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One test of a run: what it had spent by then, and what was measured, in the units of a table."""
+
+    spent: Mapping[str, float]
+    value: float
+    own: float | None = None  # the mean over the clients, each on test data of its own; None: they keep none
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the runs behind one figure were worth at a budget: one run, or one of each client alone."""
+
+    values: tuple[float, ...]  # of each run
+    last: float  # the mean of its last tests, over all runs
+    spent: Mapping[str, float]  # of all runs together; rounds: of each
+    owns: tuple[float, ...]  # on the clients' own test data, where there is some
+
+    @property
+    def value(self) -> float:
+        return statistics.fmean(self.values)
+
+
+def read_tests(run: Path) -> list[Measured]:
+    """Every test in a run's log."""
+    metric, settings = first_metric(run), read_settings(run).values()
+    spent = dict.fromkeys(COSTS, 0.0)
+    tests = []
+    for line in read_rounds(run):
+        spent[ROUNDS] += 1
+        spent[STEPS] += sum(steps_of(entry, line, settings) for entry in line["clients"].values())
+        spent[BYTES] += line.get("bytes", 0)
+        spent[SECONDS] += sum(line["seconds"].values())
+        if (value := line["metrics"].get(metric.name)) is not None:
+            measured = [entry.get("metrics", {}).get(metric.name) for entry in line["clients"].values()]
+            owns = [in_units(each, metric) for each in measured if each is not None]
+            tests.append(Measured(dict(spent), in_units(value, metric), statistics.fmean(owns) if owns else None))
+    if not tests:
+        raise RunError(f"{run}: its {metric.name} was never measured")
+    return tests
+
+
+def steps_of(entry: Mapping[str, Any], line: Mapping[str, Any], settings: Mapping[str, Any]) -> int:
+    """The steps that a client made in a round: chosen for it, noted, by passes over its data, or as for everybody."""
+    if "steps" in entry:
+        return int(entry["steps"])
+    if settings.get("epochs"):
+        return int(settings["epochs"]) * math.ceil(entry["examples"] / settings["batch_size"])
+    steps = {**line["hyper"], **entry.get("hyper", {})}.get("steps", settings["steps"])
+    return int(steps)
+
+
+def total_of(runs: Sequence[Sequence[Measured]], cost: str) -> float:
+    """What these runs spent, of which each was tested at its end; rounds: the most of any."""
+    totals = [tests[-1].spent[cost] for tests in runs]
+    return max(totals) if cost == ROUNDS else math.fsum(totals)
+
+
+def read_at(runs: Sequence[Sequence[Measured]], cost: str, share: float = math.inf) -> Reading | None:
+    """At the last test at which each had spent no more than this share of all that it spent; None: there is none."""
+    within = []
+    for tests in runs:
+        most = share * tests[-1].spent[cost] * (1 + 1e-9) if tests[-1].spent[cost] else math.inf
+        within.append([test for test in tests if test.spent[cost] <= most])
+    if not all(within):
+        return None
+    ends = [tests[-1] for tests in within]
+    return Reading(
+        tuple(end.value for end in ends),
+        statistics.fmean(statistics.fmean(test.value for test in tests[-LAST:]) for tests in within),
+        {name: total_of(within, name) for name in COSTS},
+        tuple(end.own for end in ends if end.own is not None),
+    )
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float] | None:
+    """Student's 95 % confidence interval of the mean; None for a single one, which says nothing of the spread."""
+    from scipy.special import stdtrit  # not before it is needed
+
+    count = len(differences)
+    if count < 2:
+        return None
+    mean = statistics.fmean(differences)
+    reach = float(stdtrit(count - 1, 0.975)) * statistics.stdev(differences) / math.sqrt(count)
+    return mean - reach, mean + reach
