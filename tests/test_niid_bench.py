@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedaccord.cli import main
-from fedaccord.config import FIELDS
 from fedaccord.experiments import niid_bench
 from fedaccord.experiments.study import cells
-from fedaccord.methods.registry import PARTS
 from fedaccord.runtime.folder import read_rounds, read_settings
 
 TASK = """
@@ -91,7 +89,6 @@ def test_the_term_of_fedprox_is_half_of_mu(small):
     assert "mu = 0.001 (Dirichlet 0.5), 0.01 (two labels a party)" in study.heading
 
 
-@pytest.mark.skipif("epochs" not in FIELDS or "FedNova" not in PARTS, reason="local epochs or FedNova are not there")
 def test_the_whole_study_is_eight_runs_of_fifty_rounds_of_ten_epochs():
     found = list(cells(niid_bench.study_of()))
     assert len({cell.name for cell in found}) == 8

@@ -7,9 +7,8 @@ alone makes those that it would make in the federation. Network, start, loss, op
 the test set are the federation's; the method is plain FA, where averaging one client changes nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from fedaccord.config import ALL_DATA, Settings
 from fedaccord.core.algorithm import cohort_size
@@ -46,7 +45,7 @@ def runs_of(column: str, settings: Settings) -> Iterator[tuple[str, Settings, fl
     if column == LOCAL:
         for client in range(clients):
             yield f"-client{client}", replace(settings, alone=str(client), rounds=rounds), cost
-    elif by_epochs(settings.values()):  # passes over all data, which a cohort makes over its own part only
+    elif settings.epochs:  # passes over all data, which a cohort makes over its own part only
         yield "", replace(settings, alone=ALL_DATA, rounds=rounds), clients * cost
     else:
         yield "", replace(settings, alone=ALL_DATA, steps=settings.steps * cohort), cost
@@ -57,8 +56,3 @@ def count_of(column: str, settings: Settings) -> int:
     if settings.clients is None and settings.split == "natural":
         raise SettingsError(f"{column}: say how many clients there are, such as --set clients=20")
     return 10 if settings.clients is None else settings.clients
-
-
-def by_epochs(values: Mapping[str, Any]) -> bool:
-    """Whether a client's work is given as passes over its data."""
-    return bool(values.get("epochs"))

@@ -5,11 +5,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedaccord.core.errors import RunError
 from fedaccord.report.tables import first_metric, in_units
-from fedaccord.runtime.folder import read_rounds, read_settings
+from fedaccord.runtime.folder import client_steps, read_rounds, read_settings
 
 ROUNDS, STEPS, BYTES, SECONDS = "rounds", "steps", "bytes", "seconds"
 COSTS = {
@@ -48,12 +47,12 @@ class Reading:
 
 def read_tests(run: Path) -> list[Measured]:
     """Every test in a run's log."""
-    metric, settings = first_metric(run), read_settings(run).values()
+    metric, settings = first_metric(run), read_settings(run)
     spent = dict.fromkeys(COSTS, 0.0)
     tests = []
     for line in read_rounds(run):
         spent[ROUNDS] += 1
-        spent[STEPS] += sum(steps_of(entry, line, settings) for entry in line["clients"].values())
+        spent[STEPS] += client_steps(line, settings.steps)
         spent[BYTES] += line.get("bytes", 0)
         spent[SECONDS] += sum(line["seconds"].values())
         if (value := line["metrics"].get(metric.name)) is not None:
@@ -63,16 +62,6 @@ def read_tests(run: Path) -> list[Measured]:
     if not tests:
         raise RunError(f"{run}: its {metric.name} was never measured")
     return tests
-
-
-def steps_of(entry: Mapping[str, Any], line: Mapping[str, Any], settings: Mapping[str, Any]) -> int:
-    """The steps that a client made in a round: chosen for it, noted, by passes over its data, or as for everybody."""
-    if "steps" in entry:
-        return int(entry["steps"])
-    if settings.get("epochs"):
-        return int(settings["epochs"]) * math.ceil(entry["examples"] / settings["batch_size"])
-    steps = {**line["hyper"], **entry.get("hyper", {})}.get("steps", settings["steps"])
-    return int(steps)
 
 
 def total_of(runs: Sequence[Sequence[Measured]], cost: str) -> float:

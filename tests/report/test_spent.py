@@ -27,11 +27,11 @@ def test_what_is_spent_is_added_up_until_each_test(tmp_path):
 
 
 def test_a_client_may_have_steps_of_its_own(tmp_path):
-    """As a policy chose them for it, or as it noted them; else those of the round, else of the settings."""
-    clients = {"0": {"examples": 1, "hyper": {"steps": 3}}, "1": {"examples": 1, "steps": 5}, "2": {"examples": 1}}
+    """As a policy chose them for it; else those of the round, else of the settings."""
+    clients = {"0": {"examples": 1, "hyper": {"steps": 3}}, "1": {"examples": 1}}
     run = write_run(tmp_path / "a", [line(1, clients=clients, hyper={"steps": 7}), line(2, clients=clients, hyper={})],
                     steps=11)  # fmt: skip
-    assert [test.spent["steps"] for test in read_tests(run)] == [3 + 5 + 7, 3 + 5 + 7 + 3 + 5 + 11]
+    assert [test.spent["steps"] for test in read_tests(run)] == [3 + 7, 3 + 7 + 3 + 11]
 
 
 def test_a_run_that_was_never_tested_is_named(tmp_path):
