@@ -24,7 +24,7 @@ from fedaccord.core.records import ClientData, LossFunction, Metric, Params, Pre
 from fedaccord.core.travel import Travels
 from fedaccord.data.lazy import Collate
 from fedaccord.data.prepare import as_stored
-from fedaccord.data.sets import Data, as_examples
+from fedaccord.data.sets import Data, as_examples, check_columns, columns_of
 from fedaccord.methods.registry import as_method
 from fedaccord.metrics import Metrics, metrics_of
 from fedaccord.runtime.build import simulation_of
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class History:
     """What a run left: the trained model, a record of every round, and the means to keep both."""
 
@@ -55,6 +55,16 @@ class History:
     fixed: Params = field(default_factory=dict)  # the part of the model that does not travel and never changes
     classes: ByClass | None = None  # what is known class by class
     code: dict[str, str] = field(default_factory=dict)  # what the model's and the loss's code is known by
+
+    def __repr__(self) -> str:
+        """Say how far it got; a run's whole log would fill the screen."""
+        last = self.rounds[-1] if self.rounds else None
+        measured = next((log.metrics for log in reversed(self.rounds) if log.metrics), {})
+        loss = {} if last is None or last.loss is None else {"loss": last.loss}
+        figures = "".join(f", {name} {value:.4g}" for name, value in {**measured, **loss}.items())
+        return (
+            f"<History of {self.settings.method}: {len(self.rounds)} rounds, {self.settings.clients} clients{figures}>"
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write a run folder (settings, rounds, final checkpoint), but for what clients kept: that takes `folder=`."""
@@ -95,7 +105,8 @@ def each_client(clients: Any) -> list[Any]:
     """The clients' data, one entry each; a single data set, or a pair of tensors, is told from that."""
     single = isinstance(clients, Dataset | DataLoader | Tensor | str) or not isinstance(clients, Iterable)
     pair = isinstance(clients, tuple | list) and any(isinstance(each, Tensor | np.ndarray) for each in clients)
-    if single or pair or isinstance(clients, dict):
+    pair = pair or (isinstance(clients, tuple) and len(clients) == 2 and any(map(columns_of, clients)))
+    if single or pair or isinstance(clients, dict) or columns_of(clients):
         raise DataError(
             f"clients: got {described(clients)}, expected a list with one entry for each client: [(inputs, targets), "
             "(inputs, targets), ...], or of Datasets"
@@ -158,9 +169,11 @@ def federate(
 
     if not isinstance(model, nn.Module):
         raise SettingsError(f"model: expected a torch.nn.Module, not {described(model)}")
-    data = [given(client, f"client {number}") for number, client in enumerate(each_client(clients))]
-    held = None if validation is None else given(validation, "validation")
-    tested = None if test is None else given(test, "test")
+    sets = {f"client {number}": client for number, client in enumerate(each_client(clients))}
+    others = {name: held for name, held in (("validation", validation), ("test", test)) if held is not None}
+    check_columns({**sets, **others})
+    data = [given(client, label) for label, client in sets.items()]
+    held, tested = (given(others[name], name) if name in others else None for name in ("validation", "test"))
     chosen = as_method(method)
     if folder is not None and Path(folder).exists():  # what was settled when it began stays so
         settings = {**{k: v for k, v in read_raw(Path(folder)).items() if k == "entropy_weight"}, **settings}

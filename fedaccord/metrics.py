@@ -55,7 +55,7 @@ def auc(output: Tensor, targets: Tensor) -> float:
         if columns.shape[1] == 2:  # either says the same
             columns, hits = columns[:, 1:], hits[:, 1:]
     else:
-        columns, hits = output.reshape(len(output), -1), targets.reshape(len(targets), -1) > 0.5
+        columns, hits = as_labels(output, targets).reshape(len(output), -1), targets.reshape(len(targets), -1) > 0.5
     pairs = zip(columns.T, hits.T, strict=True)
     areas = [roc_auc_score(hit.numpy(), score.numpy()) for score, hit in pairs if hit.any() and not hit.all()]
     return math.fsum(areas) / len(areas) if areas else math.nan
@@ -106,6 +106,8 @@ def is_classes(output: Tensor, targets: Tensor) -> bool:
 
 def as_labels(output: Tensor, targets: Tensor) -> Tensor:
     """Logits in the form of the targets: a single one may be a column."""
+    if bool(((targets != 0) & (targets != 1)).any()):
+        raise ValueError("wants class numbers, or labels that are zeros and ones; these targets are neither")
     return output.reshape(targets.shape) if output.numel() == targets.numel() else output
 
 

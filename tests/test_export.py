@@ -63,7 +63,7 @@ def test_it_is_written_for_other_programs(run, kind, tmp_path, capsys):
 
 def test_a_run_of_federate_wants_a_model_of_the_same_form(tmp_path):
     history = federate(net(), clients(), folder=tmp_path / "run", **SETTINGS)
-    with pytest.raises(SettingsError, match="give a model of the same form"):
+    with pytest.raises(SettingsError, match="whose model is not in it"):
         fedaccord.load(tmp_path / "run")
     again = fedaccord.load(tmp_path / "run", model=net())
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in history.model.state_dict().items())

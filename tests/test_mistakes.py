@@ -161,3 +161,63 @@ def test_what_a_tuner_chooses_cannot_be_given_as_well(name):
     for fine in ({"method": "FA", name: 1}, {"method": "FA+AH", "start": "lr = 0.01"}):
         assert federate(nn.Linear(3, 2), clients, rounds=1, engine="serial", **fine).rounds
     assert main(["run", "digits", "--method", "FA+AH", f"--{name.replace('_', '-')}", "1"]) == 2
+
+
+def test_a_clients_table_with_other_columns_is_refused():
+    """The numbers would be mixed up without a word."""
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(X.numpy(), columns=list("abcd"))
+    net = nn.Linear(4, 2)
+    for other, said in (
+        (table[["b", "a", "c", "d"]], "client 1: its columns are not those of client 0: they are in another order"),
+        (table.rename(columns={"d": "e"}), "client 1: its columns are not those of client 0: 'd' is not in both"),
+    ):
+        with pytest.raises(FedAccordError, match=said):
+            federate(net, [(table, Y), (other, Y)], rounds=1)
+        with pytest.raises(FedAccordError, match=said.replace("client 1", "test")):
+            federate(net, [(table, Y)], test=(other, Y), rounds=1)
+    with pytest.raises(FedAccordError, match=r"client 0: got a table; give a pair \(inputs, targets\)"):
+        federate(net, [table], rounds=1)
+    with pytest.raises(FedAccordError, match="clients: got .* expected a list"):
+        federate(net, (table, Y), rounds=1)
+
+
+def test_a_client_with_other_columns_or_none_is_named():
+    with pytest.raises(FedAccordError, match="client 1 has 3 input columns, client 0 has 4"):
+        federate(nn.Linear(4, 2), [(X, Y), (X[:, :3], Y)], rounds=1)
+    with pytest.warns(UserWarning, match="client 1 never counted: it has no data"):
+        federate(nn.Linear(4, 2), [(X, Y), (X[:0], Y[:0])], rounds=1, engine="serial")
+
+
+def test_a_loss_that_would_compare_each_with_each_is_refused():
+    with pytest.raises(
+        FedAccordError, match=r"the model gives \(2, 1\) for targets of \(2,\).* targets.unsqueeze\(1\)"
+    ):
+        federate(nn.Linear(4, 1), [(X, X[:, 0])], loss=nn.MSELoss(), rounds=1)
+    with pytest.raises(FedAccordError, match="accuracy.* zeros and ones; these targets are neither"):
+        data = [(X, X[:, :1])]
+        federate(nn.Linear(4, 1), data, test=data[0], loss=nn.MSELoss(), metrics="accuracy", rounds=1, engine="serial")
+
+
+def test_other_names_and_first_classes_are_told():
+    with pytest.raises(SettingsError, match="FedAvg is called FA here"):
+        federate(nn.Linear(4, 2), [(X, Y)], method="FedAvg", rounds=1)
+    with pytest.raises(FedAccordError, match="class numbers begin at 0, and the smallest here is 1"):
+        federate(nn.Linear(4, 2), [(X, Y + 1)], rounds=1)
+
+
+def test_unscaled_clients_are_told_of_although_the_servers_set_is_scaled(capsys):
+    """All is undone or refused, and the end says why."""
+    clients = [(1e4 * X, Y), (1e4 * X, 1 - Y)]
+    with pytest.warns(UserWarning) as told:
+        try:
+            federate(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), clients, (X, Y), rounds=2,
+                     engine="serial", method="FA", lr=1e3)  # fmt: skip
+        finally:
+            assert "the inputs are too large for the model as it starts" in capsys.readouterr().err
+    assert any("no round was kept" in str(each.message) for each in told)
+
+
+def test_a_history_is_shown_in_a_line():
+    history = federate(nn.Linear(4, 2), [(X, Y)], test=(X, Y), rounds=2, engine="serial")
+    assert re.fullmatch(r"<History of FA\+RM\+AH: 2 rounds, 1 clients, accuracy [\d.]+, loss [\d.]+>", repr(history))

@@ -19,6 +19,9 @@ WRONG_USE = 2
 TRY_AGAIN = 75
 """What was lost may come back, so the same command may succeed later (EX_TEMPFAIL of sysexits.h)."""
 
+ABOUT = {"short": "five", "long": "thirty"}
+"""Rounds over which a running mean of the model goes, by its name in server/steps.py."""
+
 STOPPED = 130
 """The user stopped it (128 + SIGINT, as shells do)."""
 
@@ -89,9 +92,7 @@ def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, 
         handed = ", whose model is handed out (the metrics are its)" if kept.params else ""
         print(f"best on the server's set: round {kept.round}, with {kept.score:.4g}{handed}")
     if summary["handed"] not in (None, LAST, BEST):
-        print(
-            f"the metrics are those of the {summary['handed']} running mean of the model, which is what is handed out"
-        )
+        print(f"measured and handed out: a mean over about the last {ABOUT[summary['handed']]} rounds' models")
     print(f"parameters  sha256 {summary['params_sha256'][:16]}  log sha256 {summary['log_sha256'][:16]}")
     print(f"run folder  {folder}")
     if outcome.stopped:

@@ -66,7 +66,11 @@ def why_unreadable(path: Path, error: Exception) -> str:
     """What is wrong with a file that NumPy cannot load; of one that is no archive it says that it was pickled."""
     if not zipfile.is_zipfile(path):
         return "it is damaged, or of another kind"
-    return "it holds Python objects in place of numbers" if "allow_pickle" in str(error) else first_line(error)
+    return (
+        "it holds Python objects in place of numbers; of labels: classes, y = numpy.unique(y, return_inverse=True)"
+        if "allow_pickle" in str(error)
+        else first_line(error)
+    )
 
 
 def load_folder(path: Path, size: int = 0) -> DataSet:

@@ -2,7 +2,7 @@
 
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,10 @@ def as_examples(
             )
         inputs, targets = (as_batch(side, f"{label}, {name}") for side, name in zip(data, SIDES, strict=True))
         return checked(Examples(inputs, targets), label, classes)
+    if columns_of(data):
+        raise DataError(
+            f"{label}: got a table; give a pair (inputs, targets), such as (table.drop(columns='y'), table['y'])"
+        )
     if isinstance(data, DataLoader):
         raise DataError(f"{label}: got a DataLoader; give its Dataset, loader.dataset: batch_size= makes the batches")
     if isinstance(data, Tensor | dict | str) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
@@ -115,6 +119,24 @@ def is_small(lazy: LazyExamples) -> bool:
     return all(torch.equal(one, other) for one, other in pairs)
 
 
+def columns_of(given: Any) -> list[str]:
+    """The names of a table's columns; none if it is no table."""
+    return [str(name) for name in getattr(given, "columns", ())]
+
+
+def check_columns(sets: Mapping[str, Any]) -> None:
+    """Raise a DataError if the inputs of two of these, by what they are called, are tables with other columns."""
+    first: tuple[str, list[str]] | None = None
+    for label, data in sets.items():
+        names = columns_of(data[0]) if isinstance(data, tuple | list) and data else []
+        if names and first is None:
+            first = label, names
+        elif names and first is not None and names != first[1]:
+            odd = sorted({*names} ^ {*first[1]})
+            what = f"'{odd[0]}' is not in both" if odd else "they are in another order"
+            raise DataError(f"{label}: its columns are not those of {first[0]}: {what}")
+
+
 def as_batch(given: Any, label: str) -> Batch:
     """A tensor, or a tuple or dict of tensors, from whatever holds numbers: tensors, arrays, tables, lists."""
     if isinstance(given, dict):
@@ -132,7 +154,7 @@ def as_tensor(given: Any, label: str) -> Tensor:
         array = np.asarray(given)
     except ValueError:
         raise DataError(f"{label}: its values are not of one shape, so they make no array") from None
-    if array.dtype.kind in "US":
+    if array.dtype.kind in "US" or (array.ndim == 1 and isinstance(next(iter(array), None), str)):
         raise DataError(
             f"{label}: is text, such as {str(array.flat[0])!r}; give numbers: classes, numbers = numpy.unique(labels, "
             "return_inverse=True), over all clients"

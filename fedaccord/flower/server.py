@@ -95,7 +95,7 @@ class FlowerEngine:
                 self.see(set(self.grid.get_node_ids()))
             if now >= tell and missing:
                 tell = now + TELL[1]
-                self.say_who_is_missing(order, missing)
+                self.say_who_is_missing(order, missing, end - now)
             if any(self.nodes.get(client) not in self.online for client in missing):
                 self.call_roll()
             ready = [client for client in missing if now >= due[client] and self.nodes.get(client) in self.online]
@@ -146,13 +146,18 @@ class FlowerEngine:
                 note(logs.CONNECTED, client=client, node=node)
         self.online = online
 
-    def say_who_is_missing(self, order: Order, missing: Sequence[int]) -> None:
+    def say_who_is_missing(self, order: Order, missing: Sequence[int], left: float) -> None:
         """Log how many nodes are being waited for; or, if all are there, how many updates."""
         away = [client for client in missing if self.nodes.get(client) not in self.online]
         what, level = (f"{len(away)} of {len(order.cohort)} nodes", logging.WARNING)
         if not away:
             what, level = (f"{len(missing)} of {len(order.cohort)} updates", logging.INFO)
-        facts = {"round": order.round, "clients": away or missing, "nodes_online": len(self.online)}
+        facts = {
+            "round": order.round,
+            "clients": away or missing,
+            "nodes_online": len(self.online),
+            "seconds_left": round(left),
+        }
         note(f"{logs.WAITING} {what}", level, **facts)
 
     def lacks(self, answer: ClientUpdate | Refusal) -> bool:

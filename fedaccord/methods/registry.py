@@ -44,6 +44,9 @@ METHODS = (*PAPER, *(name for name in PARTS if not any(name in method.split("+")
 """The combinations that are listed; others that make sense work too, such as SCAFFOLD+AH."""
 
 
+ELSEWHERE = {"fedavg": "FA", "fedprox": "FA+WD"}
+"""Methods that are known by another name."""
+
 RENAMED = {"rm_store": "store"}
 """What settings were called in version 0.1."""
 
@@ -73,6 +76,8 @@ def from_file(word: str) -> Method:
 
 
 def known(word: str, name: str) -> Part:
+    if word.lower() in ELSEWHERE:
+        raise SettingsError(f"method = {name!r}: {word} is called {ELSEWHERE[word.lower()]} here")
     if word not in PARTS:
         raise SettingsError(
             f"method = {name!r}: there is no {word!r}; methods are {', '.join(METHODS)}, parts that may be joined "

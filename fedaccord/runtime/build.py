@@ -285,7 +285,8 @@ def watch_of(settings: Settings, metric: Metric | None, evaluator: Evaluator | N
     if evaluator is None:
         asked = f"patience = {settings.patience}" if settings.keep == LAST else f"keep = {settings.keep}"
         raise SettingsError(
-            f"{asked}: goes by the server's set, and there is none; give the server one (evaluate = server)"
+            f"{asked}: goes by the server's set, and there is none; give it one (evaluate = server; for federate: "
+            "validation=...)"
         )
     if metric is None:
         return Watch(settings.patience, settings.keep == BEST)

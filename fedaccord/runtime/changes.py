@@ -73,6 +73,8 @@ def other_settings(before: Mapping[str, Any], settings: Settings) -> list[str]:
         was, is_ = (alike(name, each.get(name, LATER.get(name))) for each in (before, now))
         if was != is_ and role not in (LENGTH, OPERATION):
             told.append(f"{name} = {shown(was)} there, {shown(is_)} here")
+            if name == "method":  # what else is not the same comes with it
+                return told[-1:]
     return told
 
 

@@ -1,6 +1,7 @@
 """What is looked at before anything runs: whether the model fits the data, and in which form it runs best."""
 
 import copy
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ def check_model(
         raise DataError("no client has any data")
     if len(held) < len(others) + 1 or any(len(part) == 0 for part in others):
         raise DataError("the validation or test set is empty")
+    check_widths(clients)
     two = held[0][:2].to(device)
     was_training = model.training
     try:
@@ -52,6 +54,19 @@ def check_model(
         check_scores(output, two.targets, held)
     else:
         check_loss(loss, output, two.targets)
+
+
+def check_widths(clients: Sequence[ClientData]) -> None:
+    """Raise DataError if the clients' tables have not equally many columns."""
+    first: tuple[int, int] | None = None
+    for number, client in enumerate(clients):
+        inputs = client.inputs if isinstance(client, Examples) and len(client) else None
+        if not isinstance(inputs, Tensor) or inputs.dim() != 2 or not inputs.is_floating_point():
+            continue
+        first = first or (number, inputs.shape[1])
+        if inputs.shape[1] != first[1]:
+            has = f"client {number} has {inputs.shape[1]} input columns"
+            raise DataError(f"{has}, client {first[0]} has {first[1]}")
 
 
 def hint(model: nn.Module, examples: Examples) -> str:
@@ -84,6 +99,9 @@ def check_scores(output: object, targets: Tensor, held: Sequence[ClientData]) ->
         given = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
         wanted = ", ".join(("examples", *map(str, places), f"{largest + 1} or more class scores"))
         column = "; targets of shape (examples, 1) are a column: give targets.squeeze(1)" if places == (1,) else ""
+        smallest = min(int(each.min()) for each in known)
+        if smallest > 0:
+            column = f"; class numbers begin at 0, and the smallest here is {smallest}"
         raise DataError(f"the model must give ({wanted}), it gives {given}{column}")
 
 
@@ -93,7 +111,15 @@ def check_loss(loss: LossFunction, output: Any, targets: Batch) -> None:
         named = f"; an object of it: {loss.__name__}()" if isinstance(loss, type) else ""
         raise SettingsError(f"loss: expected a function (output, targets) -> mean loss, not {described(loss)}{named}")
     try:
-        value = loss(output, targets)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Using a target size")  # torch's, where one side would be repeated
+            value = loss(output, targets)
+    except UserWarning:
+        shapes = [tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__ for each in (output, targets)]
+        raise DataError(
+            f"the model gives {shapes[0]} for targets of {shapes[1]}, which the loss would compare each with each: "
+            "give both the same shape, such as targets.unsqueeze(1)"
+        ) from None
     except Exception as error:  # whatever a user's function raises
         told = f"{type(error).__name__}: {first_line(error)}"
         raise DataError(f"the loss cannot be computed from the model's output and the targets: {told}") from error

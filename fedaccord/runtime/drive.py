@@ -1,5 +1,6 @@
 """Drives an experiment into a run folder: rounds, log, checkpoints, a clean stop."""
 
+import os
 import signal
 import sys
 import threading
@@ -62,8 +63,10 @@ def drive(
             if not over(experiment, state.round, state.kept):
                 engine.expect(found.state.model.accepted)
                 tell_of_another_processor(found.processor, folder)
+                if state.round and not isinstance(view, JsonView):
+                    tell(f"{folder.path}: going on after round {state.round}")
         else:
-            if view is not None and not isinstance(view, JsonView):
+            if not isinstance(view, JsonView):
                 tell(f"entropy term {setup.entropy}")
             for sentence in setup.remarks:
                 tell(sentence)
@@ -91,7 +94,7 @@ def drive(
                 present.add(log)
                 if asked.is_set():
                     break
-                give_up_alone(present, log, folder)
+                give_up_alone(present, log, folder, setup.remarks)
             if logs and logs[-1].handed and not asked.is_set():
                 models = experiment.server.models(state.model) | ({BEST: state.kept.params} if state.kept else {})
                 classes = setup.by_class(state.round, models[logs[-1].handed])
@@ -103,7 +106,10 @@ def drive(
     stopped = not over(experiment, state.round, state.kept)
     early = not stopped and state.kept is not None and state.round < settings.rounds
     waited = settings.patience if early else 0
-    return Outcome(state, logs, stopped, about, attendance(logs).sentences(), waited, classes)
+    warnings = attendance(logs).sentences()
+    if logs and not state.model.accepted:
+        warnings.append("; ".join(["no round was kept, so the model is the one that it began with", *setup.remarks]))
+    return Outcome(state, logs, stopped, about, warnings, waited, classes)
 
 
 def check_same(setup: Setup, folder: RunFolder, found: Checkpoint, about: str, anyway: bool) -> None:
@@ -123,10 +129,13 @@ def check_same(setup: Setup, folder: RunFolder, found: Checkpoint, about: str, a
         raise RunError(f"{folder.path}: the model's tensors or the data are not those that this run began with")
 
 
-def give_up_alone(present: Attendance, log: RoundLog, folder: RunFolder | None) -> None:
-    """End a run in which nobody has counted for several rounds: it would only burn its rounds."""
+def give_up_alone(present: Attendance, log: RoundLog, folder: RunFolder | None, remarks: Sequence[str]) -> None:
+    """End a run in which nobody has counted for several rounds: it would only burn its rounds.
+
+    `remarks`: what was said before the first round, which may well be the reason.
+    """
     if present.empty_rounds >= NOBODY:
-        reason = log.refused[0]["why"] if log.refused else "see its log"
+        reason = "; ".join([log.refused[0]["why"] if log.refused else "see its log", *remarks])
         raise RunError(
             f"no client's update could be used in the last {NOBODY} rounds (up to round {log.round}): {reason}"
             + ("; everything up to here is kept: once that is mended, resume the run" if folder else "")
@@ -182,6 +191,8 @@ def stop_request() -> Iterator[threading.Event]:
     def handle(number: int, frame: FrameType | None) -> None:
         if asked.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if not asked.is_set():  # print may be in the middle of a line of its own
+            os.write(2, b"\nfedaccord: stopping after this round; Ctrl-C once more stops at once\n")
         asked.set()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

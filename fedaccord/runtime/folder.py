@@ -410,8 +410,9 @@ def params_sha256(params: Params) -> str:
 
 
 def update(digest: "hashlib._Hash", tensor: torch.Tensor) -> None:
-    """With the tensor's bytes."""
-    digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    """With the tensor's bytes; an empty one, which cannot be seen as bytes, has none."""
+    if tensor.numel():
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def log_sha256(rounds: list[dict[str, Any]]) -> str:

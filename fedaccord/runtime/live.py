@@ -62,6 +62,7 @@ class LineView(View):
         self.percent = percentages(setup)
         self.last = 0.0
         self.metrics: dict[str, float] = {}
+        self.tested = 0  # in which round they were measured
         self.attendance = Attendance()
 
     def begin(self, done: Sequence[RoundLog]) -> None:
@@ -69,13 +70,15 @@ class LineView(View):
         self.attendance = attendance(done)
 
     def show(self, log: RoundLog) -> None:
-        self.metrics = log.metrics or self.metrics
+        if log.metrics:
+            self.metrics, self.tested = log.metrics, log.round
         news = [*([log.guard] if log.guard else []), *self.attendance.add(log)]
         now = time.monotonic()
         if now - self.last >= QUIET_SECONDS or log.round in (1, self.rounds) or news:
             self.last = now
             parts = [
                 figures(log.loss, self.metrics, self.percent),
+                f"(round {self.tested})" if self.metrics and self.tested < log.round else "",
                 chosen(log),
                 best_so_far(log),
                 self.attendance.now(),

@@ -77,8 +77,11 @@ def start_model(parts: Parts) -> list[str]:
         elif settings.init == "unit-variance":
             assert some is not None
             unit_variance(model, some.inputs, settings.seed)
-        found = None if some is None or len(some) < 2 else looked_through(parts, some)
-    return [found] if found else []
+        seen = [] if some is None else [some]
+        if parts.validation is not None and (client := largest(parts.clients)):  # its inputs may be of another scale
+            seen.append(sample(parts, client))
+        found = [said for each in seen if len(each) > 1 and (said := looked_through(parts, each))]
+    return found[:1]
 
 
 # ---------------------------------------------------------------- what it is measured on

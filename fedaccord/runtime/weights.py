@@ -98,7 +98,10 @@ def load(
     settings = read_settings(run)
     if model is None:
         if settings.task == "python":
-            raise SettingsError(f"{run}: is a run of federate(): give a model of the same form, load(run, model=...)")
+            raise SettingsError(
+                f"{run}: is a run of federate(), whose model is not in it: write .safetensors, or from Python "
+                "load(run, model=...)"
+            )
         task = find_task(settings.task, settings.image_size)
         model = build(task, settings)
         if any(map(is_lazy, [*model.parameters(), *model.buffers()])):  # nothing else needs the data

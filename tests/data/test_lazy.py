@@ -256,5 +256,5 @@ def test_a_shape_that_does_not_fit_is_told_with_its_place():
         trained([good], validation=bad)
     with pytest.raises(TaskError, match="the server's test set, examples from 0 on: the model failed: RuntimeError"):
         trained([good], validation=good, test=bad)
-    with pytest.raises(TaskError, match="client 1, round 1: training failed: RuntimeError"):
+    with pytest.raises(DataError, match="client 1 has 4 input columns, client 0 has 3"):
         trained([good, bad], validation=good, entropy_weight=0.0)

@@ -74,7 +74,8 @@ def test_the_server_says_whom_it_waits_for(own_run, clock, capsys):
     with logging_to(quiet=True):
         list(engine.train(Order(4, (0, 1, 2), {"w": torch.zeros(2)}, hyper())))
     said = [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()]
-    assert said == ["WARNING waiting for 2 of 3 nodes round=4 clients=[0, 2] nodes_online=1"] * 2
+    waiting = "WARNING waiting for 2 of 3 nodes round=4 clients=[0, 2] nodes_online=1"
+    assert said == [f"{waiting} seconds_left=45", f"{waiting} seconds_left=15"]
 
 
 # ---------------------------------------------------------------- health and metrics
