@@ -144,7 +144,8 @@ def one_round(site: Site, model: nn.Module, order: Order, client: int, kept: Pac
             total += loss.detach()
     params = read_params(model, order.params)
     sent, keeps = work.finish(params, {**descend.kept(), **site.kept_at_home(model)})  #                      12
-    return ClientUpdate(client, params, len(data), float(total) / hyper.steps, sent, *reports), keeps
+    mean = float(total) / hyper.steps
+    return ClientUpdate(client, params, len(data), mean, sent, *reports, round=order.round), keeps
 
 
 @torch.no_grad()

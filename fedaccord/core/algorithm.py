@@ -71,7 +71,13 @@ class Server(Protocol):
     def to_send(self, model: Snapshot) -> Packages: ...
     def models(self, model: Snapshot) -> dict[str, Params]: ...
     def aggregate(
-        self, round: int, before: Snapshot, updates: Iterable[ClientUpdate | Refusal], hyper: Hyper, total: int | None
+        self,
+        round: int,
+        before: Snapshot,
+        updates: Iterable[ClientUpdate | Refusal],
+        hyper: Hyper,
+        total: int | None,
+        cohort: Sequence[int],
     ) -> Aggregated: ...
 
 
@@ -165,7 +171,7 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
                   ex.clients_test and tests_in(ex, t))  # fmt: skip
     updates = clock.each("train", ex.engine.train(order))  #                                          6-13
     with clock("aggregate"):
-        mean = ex.server.aggregate(t, state.model, updates, h.hyper, ex.total_examples)  #              14
+        mean = ex.server.aggregate(t, state.model, updates, h.hyper, ex.total_examples, cohort)  #      14
     with clock("evaluate"):
         measure = measuring(ex, mean.accepted)
         verdict = ex.guard(state, mean, measure)  #                                                  15, 16

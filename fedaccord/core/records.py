@@ -198,6 +198,7 @@ class ClientUpdate:
     received_loss: float | None = None  # loss of w_t on a small part of the client's data, if asked for
     previous_loss: float | None = None  # loss of w_{t-1} on the same part, if asked for
     metrics: Mapping[str, float] = field(default_factory=dict)  # of w_t and its own part of the model, if asked for
+    round: int = 0  # in which it was trained; 0: not said
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from fedaccord.core.packages import encode
 from fedaccord.core.records import ClientUpdate, Order, Params, Refusal
 from fedaccord.flower import wire
 from fedaccord.flower.adapter import LOST, POLL
+from fedaccord.server.sizes import Sizes
 
 RESEND = 5.0
 """A client that did not answer is sent its order again after so many seconds, or after three times what the slowest
@@ -35,7 +36,7 @@ class FlowerEngine:
     whoever has to do a round twice starts from what the order names, so it gives the same answer. `keeps`: whether
     clients keep anything between rounds. `fixed`: the part of the model that is the same everywhere and never changes;
     each client is sent it once, and again if it says that it lacks it; every order names its checksum. `metrics`: the
-    names of what clients may be asked to measure.
+    names of what clients may be asked to measure. `sizes`: where the nodes' numbers of examples are registered.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class FlowerEngine:
         keeps: bool = False,
         fixed: Params | None = None,
         metrics: Sequence[str] = (),
+        sizes: Sizes | None = None,
     ):
         self.grid, self.experiment, self.keeps, self.metrics = grid, experiment, keeps, metrics
         tensors = encode(fixed) if fixed else b""
@@ -64,6 +66,7 @@ class FlowerEngine:
         self.labels: dict[int, list[int]] = {}  # client -> its examples by class, if its site lets them be known
         self.needed: Mapping[int, int] = {}  # client -> the oldest round that it may have to go on from
         self.pause = FIRST
+        self.sizes = Sizes() if sizes is None else sizes
 
     def train(self, order: Order) -> Iterator[ClientUpdate | Refusal]:
         """Yield what became of each client of the cohort, in the cohort's order."""
@@ -201,8 +204,9 @@ class FlowerEngine:
                 self.lives[node] = 2 * self.lives.get(node, ROLL)
             else:
                 self.answered.add(node)
-                client, labels = wire.read_identity(wire.records_of(reply))
+                client, labels, examples = wire.read_identity(wire.records_of(reply))
                 if client is not None and client not in self.nodes:
+                    self.sizes.register(client, examples)
                     self.nodes[client] = node
                     self.labels[client] = labels
                     note(logs.CONNECTED, client=client, node=node)

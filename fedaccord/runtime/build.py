@@ -39,6 +39,7 @@ from fedaccord.runtime.start import start_model
 from fedaccord.server.chain import ServerChain
 from fedaccord.server.evaluate import ClientLosses, Evaluator
 from fedaccord.server.guard import guard
+from fedaccord.server.sizes import Sizes
 from fedaccord.server.steps import SHORT
 from fedaccord.server.stretch import Length, recorded, searched, unmeasured
 from fedaccord.tasks import Task
@@ -86,9 +87,10 @@ def simulation_of(parts: Parts) -> Setup:
     fixed = travel_of(parts.model, travels_of(parts)).fixed
     first = hyper_of(settings, parts.method)
     engine = choose(settings.engine, Request(site, first, cohort, settings.workers, settings.address))
+    sizes = Sizes({number: len(own) for number, own in enumerate(site.clients)})
     cores = 1 if engine.name == "serial" else settings.workers or usable_cores()
     experiment = replace(
-        experiment_for(parts, engine.engine, len(clients), cores),
+        experiment_for(parts, engine.engine, len(clients), cores, sizes),
         total_examples=sum(map(len, site.clients)) if settings.weighting == "population" else None,
         data=lambda: (*read_params(parts.model, fixed).values(), *marks_of(clients)),
     )
@@ -216,7 +218,9 @@ def travels_of(parts: Parts) -> Travels:
     return own_travels(parts.travels, parts.settings)
 
 
-def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -> Experiment:
+def experiment_for(
+    parts: Parts, engine: Engine, clients: int, cores: int = 1, sizes: Sizes | None = None
+) -> Experiment:
     """The server's side: how hyper-parameters are chosen, what becomes of the updates, and how it is measured."""
     settings, model, validation = parts.settings, parts.model, parts.validation
     device = next(model.parameters()).device
@@ -234,7 +238,7 @@ def experiment_for(parts: Parts, engine: Engine, clients: int, cores: int = 1) -
     return Experiment(
         engine=engine,
         policy=policy_of(settings, parts.method),
-        server=ServerChain(parts.method, model, settings.values(), clients, travel),
+        server=ServerChain(parts.method, model, settings.values(), clients, travel, sizes),
         loss=ClientLosses(robust=settings.reports == "median") if evaluator is None else evaluator.loss,
         guard=guard(
             settings.guards,

@@ -3,23 +3,20 @@
 The state of all steps is named tensors in declared slots, part of the snapshot that a roll-back puts back.
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 
 from fedaccord.core.algorithm import LAST
 from fedaccord.core.errors import Diverged, UpdateRefused
-from fedaccord.core.packages import check, check_finite, flatten
 from fedaccord.core.protocols import SCALAR, Mean, Method, Part, ServerStep, Slot
 from fedaccord.core.records import Accepted, ClientUpdate, Hyper, Packages, Params, Refusal, Snapshot, size_of
 from fedaccord.core.travel import Travel, travel_of
-
-MAX_EXAMPLES = 10**9
-"""No single client holds more than this; a larger claim would let it outvote all others."""
+from fedaccord.server.judge import Judge
+from fedaccord.server.sizes import Sizes
+from fedaccord.server.vectors import absorb, distance, norm_of, shorten
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,13 @@ class ServerChain:
     """The server's side of a method, for a model: from the clients' updates to the next snapshot."""
 
     def __init__(
-        self, method: Method, model: nn.Module, settings: Mapping[str, Any], clients: int, travel: Travel | None = None
+        self,
+        method: Method,
+        model: nn.Module,
+        settings: Mapping[str, Any],
+        clients: int,
+        travel: Travel | None = None,
+        sizes: Sizes | None = None,
     ):
         self.clients = clients
         there = travel_of(model).names if travel is None else travel.names
@@ -55,6 +58,7 @@ class ServerChain:
         self.buffers = there - weights.keys()
         self.weights = [name for name, value in weights.items() if name in there and value.is_floating_point()]
         self.trained = [name for name in self.weights if weights[name].requires_grad]
+        self.judge = Judge(self.up, self.weights, self.buffers, clients, sizes)
 
     def start(self, params: Params) -> Snapshot:
         """The snapshot before the first round."""
@@ -81,11 +85,13 @@ class ServerChain:
         updates: Iterable[ClientUpdate | Refusal],
         hyper: Hyper,
         total_examples: int | None = None,
+        cohort: Collection[int] | None = None,
     ) -> Aggregate:
         """Line 14: w_{t+1} = w_t + sum_i (n_i / N) (w_t^i - w_t), then the method's own steps.
 
         A running mean: memory does not grow with the cohort. `total_examples` is the paper's N, all clients' data; None
-        makes the weights of the cohort sum to 1.
+        makes the weights of the cohort sum to 1. `cohort`: who was asked; None: anybody. An update that is refused
+        leaves no trace but its reason: all else is as if its client had not replied.
         """
         # PAPER (line 14): N is all data, so with C < 1 the weights sum to about C and every step is shortened by it.
         # HERE: N is the cohort's data unless total_examples is given. WHY: FedAvg's own weights; docs/deviations.md.
@@ -94,17 +100,22 @@ class ServerChain:
         sent: dict[str, Params] = {}
         accepted: list[Accepted] = []
         refused: list[Refusal] = []
+        came: set[int] = set()
+        limit = self.judge.limit(received)
         seen = 0
         for update in updates:
             if isinstance(update, Refusal):
                 refused.append(update)
                 continue
             try:
-                norm = self.check(received, update)
+                self.judge.who(update, round, cohort, came)
+                came.add(update.client)
+                norm = self.judge.check(received, update, limit)
             except UpdateRefused as error:
                 why = str(error)[:200]  # it may quote what a stranger sent
                 refused.append(Refusal(update.client, why, isinstance(error, Diverged)))
                 continue
+            self.judge.sizes.register(update.client, update.examples)
             sent_params = update.params
             for _, step in self.steps:
                 update = step.transform(received, update)
@@ -146,54 +157,3 @@ class ServerChain:
             params, state = step.apply(part.own(server), mean)
             server |= part.named(state)
         return Snapshot(params, server, {**before.accepted, **{each.client: round for each in accepted}})
-
-    def check(self, received: Params, update: ClientUpdate) -> float:
-        """The norm of the client's step ||w_t^i - w_t||; raises UpdateRefused for what must not enter the mean.
-
-        Buffers have none: a running statistic moves as far as the data is from it, at any rate.
-        """
-        if type(update.examples) is not int or not 1 <= update.examples <= MAX_EXAMPLES:
-            raise UpdateRefused(f"impossible number of examples: {update.examples!r}")
-        check(update.params, received)
-        sent = flatten(update.sent)
-        check(sent, flatten({name: template for name, (_, template) in self.up.items()}), "the method")
-        norm = distance(received, update.params, self.weights)
-        # a NaN or infinity anywhere makes the norm non-finite: one pass serves both
-        buffers = (update.params[name] for name in self.buffers)
-        if not math.isfinite(norm) or not all(bool(value.isfinite().all()) for value in buffers):
-            raise Diverged("a value is not finite")
-        check_finite(sent)
-        return norm
-
-
-def absorb(mean: Params, params: Params, weight: float) -> None:
-    """mean <- mean + weight (params - mean), in place; an empty mean takes the values.
-
-    Equal values stay equal to the bit. A tensor that is not a float (BatchNorm's batch counter, an index table, a mask)
-    takes the largest value: it has no mean, and equal ones stay as they are.
-    """
-    if not mean:
-        mean |= {name: value.clone() for name, value in params.items()}
-        return
-    for name, value in mean.items():
-        if value.is_floating_point():
-            value.lerp_(params[name], weight)
-        else:
-            torch.maximum(value, params[name], out=value)
-
-
-def shorten(params: Params, received: Params, factor: float, buffers: frozenset[str]) -> None:
-    """params <- received + factor (params - received), in place; buffers stay: a variance must not be extrapolated."""
-    if factor != 1.0:
-        for name, value in params.items():
-            if value.is_floating_point() and name not in buffers:
-                value.sub_(received[name]).mul_(factor).add_(received[name])
-
-
-def distance(received: Params, params: Params, names: Sequence[str]) -> float:
-    """||params - received|| over these names."""
-    return norm_of(torch._foreach_sub([params[name] for name in names], [received[name] for name in names]))
-
-
-def norm_of(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
-    return math.sqrt(math.fsum(float(norm) ** 2 for norm in torch._foreach_norm(tensors))) if tensors else 0.0

@@ -9,7 +9,7 @@ import torch
 from fedaccord.core.protocols import SCALAR, STATE, Mean, Method, Part, ServerStep, Slot, Slots
 from fedaccord.core.records import ClientUpdate, Packages, Params
 from fedaccord.core.settings import above, at_least, hyper, setting
-from fedaccord.server.chain import distance, shorten
+from fedaccord.server.vectors import distance, shorten
 
 
 class Clip(ServerStep):
