@@ -109,6 +109,8 @@ class FlowerEngine:
                 note(logs.ORDER_SENT, round=order.round, client=client, bytes=wire.weight(contents[client]))
                 due[client], pause[client] = now + pause[client], 2 * pause[client]
             for number, reply in self.pull(list(sent)):
+                if number not in sent:  # a second reply to the same order
+                    continue
                 client = sent.pop(number)
                 if reply is None or reply.has_error():  # its process died, or its node is gone: once more, soon
                     due[client] = min(due[client], time.monotonic() + 1.0)
@@ -199,6 +201,8 @@ class FlowerEngine:
             numbers = self.send(question, 0, self.lives.get(node, ROLL), MessageType.QUERY)
             self.asked |= dict.fromkeys(numbers, node)
         for number, reply in self.pull(list(self.asked)):
+            if number not in self.asked:  # a second answer to the same question
+                continue
             node = self.asked.pop(number)
             if reply is None or reply.has_error():
                 self.lives[node] = 2 * self.lives.get(node, ROLL)
