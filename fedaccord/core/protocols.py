@@ -191,6 +191,10 @@ class Mean:
 class ServerStep:
     """One step of the chain that makes the next model from the clients' mean. Override what is needed."""
 
+    holds = False
+    """Whether it wants all of a round's updates at once (`together`, `centre`): then the server holds them in memory,
+    where it otherwise keeps a running mean and lets each go."""
+
     def init(self, params: Params, zeros: Packages) -> Packages:
         """The part's server slots before the first round; `zeros` has the tensors that were declared."""
         return zeros
@@ -198,6 +202,16 @@ class ServerStep:
     def transform(self, received: Params, update: ClientUpdate) -> ClientUpdate:
         """Change one client's update before it enters the mean."""
         return update
+
+    def together(
+        self, received: Params, updates: Sequence[ClientUpdate], buffers: frozenset[str]
+    ) -> Sequence[ClientUpdate]:
+        """Change the updates of a round when all of them are known; `buffers`: the names that are not trained."""
+        return updates
+
+    def centre(self, tables: Sequence[Params]) -> Params | None:
+        """What stands for these tables of tensors, one a client; None: their mean."""
+        return None
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
         """The next model and the next values of the part's server slots, as new tensors: a round may be rolled back."""

@@ -39,6 +39,7 @@ from fedaccord.runtime.start import start_model
 from fedaccord.server.chain import ServerChain
 from fedaccord.server.evaluate import ClientLosses, Evaluator
 from fedaccord.server.guard import guard
+from fedaccord.server.robust import warning
 from fedaccord.server.sizes import Sizes
 from fedaccord.server.steps import SHORT
 from fedaccord.server.stretch import Length, recorded, searched, unmeasured
@@ -81,7 +82,7 @@ def simulation_of(parts: Parts) -> Setup:
     parts, entropy = settle_entropy(parts)
     site = replace(site, measure=measure_of(parts))
     settings, clients = parts.settings, parts.clients
-    remarks = [*told_home, *start_model(parts)]
+    remarks = [*told_home, *warning(settings["robust"], parts.counts), *start_model(parts)]
     start_at_home(site)
     cohort = cohort_size(len(clients), settings.fraction)
     fixed = travel_of(parts.model, travels_of(parts)).fixed

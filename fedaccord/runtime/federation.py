@@ -27,6 +27,7 @@ from fedaccord.runtime.live import LineView
 from fedaccord.runtime.monitor import LogView, Roster
 from fedaccord.runtime.parts import client_parts, clients_of, parts_of, server_parts
 from fedaccord.runtime.start import start_model
+from fedaccord.server.robust import warning
 from fedaccord.server.sizes import SIZES, Sizes
 from fedaccord.tasks import PRESETS, Task
 
@@ -105,7 +106,8 @@ def serve_task(
     settle_sizes(model, example, settings.seed)
     if example is not None:
         lay_out(model, example)
-    remarks = [*told_home, *start_model(parts)]  # here alone: the clients receive w_1
+    harm = warning(settings["robust"], parts.counts)
+    remarks = [*told_home, *harm, *start_model(parts)]  # here alone: the clients receive w_1
     travel = travel_of(model, travels_of(parts))
     keeps = bool(parts.method.slots("client") or travel.home) or settings.optimizer_state == "kept"
     fixed, measured = read_params(model, travel.fixed), [metric.name for metric in parts.metrics]

@@ -45,7 +45,7 @@ from fedaccord.methods.registry import find
 GENERATIONS = 2
 PREVIOUS, KEPT = "previous-", "best"
 SETTINGS, ROUNDS, CSV, METRICS, CODE = "settings.toml", "rounds.jsonl", "rounds.csv", "metrics.json", "code.json"
-LATER = {"keep": "last"}
+LATER = {"keep": "last", "robust": "mean", "trim": 0.1}
 """Settings that came after version 2, each with what runs of before did: with that value it does not count."""
 CHECKPOINTS, PRIVATE, FIXED = "checkpoints", "private", "fixed.safetensors"
 

@@ -3,8 +3,8 @@
 The state of all steps is named tensors in declared slots, part of the snapshot that a roll-back puts back.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -33,6 +33,21 @@ class Aggregate:
     shortened: Callable[[float], Snapshot] = field(kw_only=True)  # the same with only this share of the clients' step
 
 
+@dataclass(frozen=True)
+class Taken:
+    """An update that enters the mean."""
+
+    update: ClientUpdate
+    norm: float  # ||w_i - w||, as it was sent
+    moved: float | None  # the same of what enters the mean, if that is another
+
+    def without_tensors(self) -> Accepted:
+        """What is kept of it."""
+        own = self.update
+        losses = own.received_loss, own.previous_loss
+        return Accepted(own.client, own.examples, own.loss, self.norm, *losses, self.moved, own.metrics)
+
+
 class ServerChain:
     """The server's side of a method, for a model: from the clients' updates to the next snapshot."""
 
@@ -49,6 +64,7 @@ class ServerChain:
         there = travel_of(model).names if travel is None else travel.names
         made = ((part, part.server(settings)) for part in method.parts)
         self.steps: list[tuple[Part, ServerStep]] = [(part, step) for part, step in made if step is not None]
+        self.holding = [step for _, step in self.steps if step.holds]
         self.up: dict[str, tuple[Slot, Params]] = {
             name: (slot, slot.template(model, travel)) for name, (_, slot) in method.slots("up").items()
         }
@@ -100,33 +116,16 @@ class ServerChain:
         sent: dict[str, Params] = {}
         accepted: list[Accepted] = []
         refused: list[Refusal] = []
-        came: set[int] = set()
-        limit = self.judge.limit(received)
         seen = 0
-        for update in updates:
-            if isinstance(update, Refusal):
-                refused.append(update)
-                continue
-            try:
-                self.judge.who(update, round, cohort, came)
-                came.add(update.client)
-                norm = self.judge.check(received, update, limit)
-            except UpdateRefused as error:
-                why = str(error)[:200]  # it may quote what a stranger sent
-                refused.append(Refusal(update.client, why, isinstance(error, Diverged)))
-                continue
-            self.judge.sizes.register(update.client, update.examples)
-            sent_params = update.params
-            for _, step in self.steps:
-                update = step.transform(received, update)
-            moved = None if update.params is sent_params else distance(received, update.params, self.weights)
+        judged = self.judged(round, received, updates, cohort, refused)
+        for taken in self.together(received, judged) if self.holding else judged:
+            update = taken.update
             seen += update.examples
             absorb(mean, update.params, update.examples / seen)
             for name, (slot, _) in self.up.items():
                 share = update.examples / seen if slot.weighted else 1 / (len(accepted) + 1)
                 absorb(sent.setdefault(name, {}), update.sent[name], share)
-            losses = update.received_loss, update.previous_loss
-            accepted.append(Accepted(update.client, update.examples, update.loss, norm, *losses, moved, update.metrics))
+            accepted.append(taken.without_tensors())
         if not accepted:
             return Aggregate(before, accepted, refused, shortened=lambda factor: before)
         params = {name: mean[name] for name in received}
@@ -146,6 +145,56 @@ class ServerChain:
         each = size_of(received) + sum(size_of(template) for _, template in self.up.values())
         own, up = norm_of([received[name] for name in self.trained]), each * len(accepted)
         return Aggregate(model, accepted, refused, step_norm, own, reported, up, shortened=shortened)
+
+    def judged(
+        self,
+        round: int,
+        received: Params,
+        updates: Iterable[ClientUpdate | Refusal],
+        cohort: Collection[int] | None,
+        refused: list[Refusal],
+    ) -> Iterator[Taken]:
+        """The updates that count, each as the steps' transforms leave it; the others go to `refused`."""
+        limit = self.judge.limit(received)
+        came: set[int] = set()
+        for update in updates:
+            if isinstance(update, Refusal):
+                refused.append(update)
+                continue
+            try:
+                self.judge.who(update, round, cohort, came)
+                came.add(update.client)
+                norm = self.judge.check(received, update, limit)
+            except UpdateRefused as error:
+                why = str(error)[:200]  # it may quote what a stranger sent
+                refused.append(Refusal(update.client, why, isinstance(error, Diverged)))
+                continue
+            self.judge.sizes.register(update.client, update.examples)
+            changed = update
+            for _, step in self.steps:
+                changed = step.transform(received, changed)
+            yield self.taken(received, changed, norm, changed.params is not update.params)
+
+    def taken(self, received: Params, update: ClientUpdate, norm: float, changed: bool) -> Taken:
+        """An update that counts, with the norm of what was sent and, if it was changed, of what is left."""
+        return Taken(update, norm, distance(received, update.params, self.weights) if changed else None)
+
+    def together(self, received: Params, judged: Iterable[Taken]) -> list[Taken]:
+        """The round's updates as the steps leave them that want all of them at once."""
+        held = list(judged)
+        for step in self.holding if held else ():
+            after = step.together(received, [each.update for each in held], self.buffers)
+            held = [
+                self.taken(received, new, each.norm, each.moved is not None or new.params is not each.update.params)
+                for each, new in zip(held, after, strict=True)
+            ]
+            centre = step.centre([each.update.params for each in held])
+            if centre is None:
+                continue
+            slots = {name: step.centre([each.update.sent[name] for each in held]) for name in self.up}
+            sent = {name: params for name, params in slots.items() if params is not None}
+            held = [replace(each, update=replace(each.update, params=centre, sent=sent)) for each in held]
+        return held
 
     def stepped(
         self, round: int, before: Snapshot, params: Params, sent: Packages, accepted: list[Accepted], hyper: Hyper
