@@ -2,7 +2,7 @@
 
 python benchmarks/attackers.py --task digits --rounds 60 --seeds 3
 
-Per split and rule: the test accuracy without the liar's lies (it is honest), with them, and if the liar just stays away.
+Per split and rule: the test accuracy if that client is honest, if it stays away, and if it lies.
 """
 
 import argparse

@@ -194,6 +194,11 @@ class ServerStep:
     holds = False
     """Whether it wants all of a round's updates at once (`together`, `centre`): then the server holds them in memory,
     where it otherwise keeps a running mean and lets each go."""
+    equal = False
+    """Whether every client shall count the same in the mean, whatever its number of examples."""
+
+    def open(self, folder: Path | None) -> None:
+        """Called before the first round and after a resume; None: there is no run folder."""
 
     def init(self, params: Params, zeros: Packages) -> Packages:
         """The part's server slots before the first round; `zeros` has the tensors that were declared."""
@@ -212,6 +217,16 @@ class ServerStep:
     def centre(self, tables: Sequence[Params]) -> Params | None:
         """What stands for these tables of tensors, one a client; None: their mean."""
         return None
+
+    def settle(
+        self, round: int, received: Params, mean: Params, trained: Sequence[str], accepted: int, asked: int
+    ) -> Params:
+        """Change the clients' mean before anything is derived from it, once a round."""
+        return mean
+
+    def spent(self, asked: Callable[[int], int], round: int) -> Mapping[str, float]:
+        """Figures for the log; `asked`: how often the client that was asked most often was asked up to a round."""
+        return {}
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
         """The next model and the next values of the part's server slots, as new tensors: a round may be rolled back."""

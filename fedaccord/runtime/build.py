@@ -14,7 +14,7 @@ from fedaccord.client.optimizers import ClientOptimizer, by_name, check_settings
 from fedaccord.client.side import ClientSide
 from fedaccord.client.training import Site
 from fedaccord.config import FIELDS, OWN, Settings
-from fedaccord.core.algorithm import BEST, LAST, Experiment, Watch, cohort_size
+from fedaccord.core.algorithm import BEST, LAST, Experiment, Watch, cohort_size, times_asked
 from fedaccord.core.batches import clone
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.params import read_params
@@ -236,10 +236,11 @@ def experiment_for(
         evaluator = Evaluator(model, validation.to(device), parts.prepare, measure_of(parts), wanted, cores)
     if parts.test is not None and parts.metrics:
         tested = Evaluator(model, parts.test.to(device), parts.prepare, None, parts.metrics, cores)
+    asked = times_asked(clients, settings.fraction, settings.seed, settings.cohorts == "passes")
     return Experiment(
         engine=engine,
         policy=policy_of(settings, parts.method),
-        server=ServerChain(parts.method, model, settings.values(), clients, travel, sizes),
+        server=ServerChain(parts.method, model, settings.values(), clients, travel, sizes, asked),
         loss=ClientLosses(robust=settings.reports == "median") if evaluator is None else evaluator.loss,
         guard=guard(
             settings.guards,

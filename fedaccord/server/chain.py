@@ -5,6 +5,7 @@ The state of all steps is named tensors in declared slots, part of the snapshot 
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -15,6 +16,7 @@ from fedaccord.core.protocols import SCALAR, Mean, Method, Part, ServerStep, Slo
 from fedaccord.core.records import Accepted, ClientUpdate, Hyper, Packages, Params, Refusal, Snapshot, size_of
 from fedaccord.core.travel import Travel, travel_of
 from fedaccord.server.judge import Judge
+from fedaccord.server.privacy import refuse_leaks
 from fedaccord.server.sizes import Sizes
 from fedaccord.server.vectors import absorb, distance, norm_of, shorten
 
@@ -59,8 +61,9 @@ class ServerChain:
         clients: int,
         travel: Travel | None = None,
         sizes: Sizes | None = None,
+        asked: Callable[[int], int] = lambda round: round,
     ):
-        self.clients = clients
+        self.clients, self.asked = clients, asked
         there = travel_of(model).names if travel is None else travel.names
         made = ((part, part.server(settings)) for part in method.parts)
         self.steps: list[tuple[Part, ServerStep]] = [(part, step) for part, step in made if step is not None]
@@ -74,7 +77,14 @@ class ServerChain:
         self.buffers = there - weights.keys()
         self.weights = [name for name, value in weights.items() if name in there and value.is_floating_point()]
         self.trained = [name for name in self.weights if weights[name].requires_grad]
+        self.equal = any(step.equal for _, step in self.steps)
+        refuse_leaks(method, settings, self.up, self.buffers)
         self.judge = Judge(self.up, self.weights, self.buffers, clients, sizes)
+
+    def open(self, folder: Path | None) -> None:
+        """Before the first round and after a resume; None: there is no run folder."""
+        for _, step in self.steps:
+            step.open(folder)
 
     def start(self, params: Params) -> Snapshot:
         """The snapshot before the first round."""
@@ -121,14 +131,16 @@ class ServerChain:
         for taken in self.together(received, judged) if self.holding else judged:
             update = taken.update
             seen += update.examples
-            absorb(mean, update.params, update.examples / seen)
+            by_size, alike = update.examples / seen, 1 / (len(accepted) + 1)
+            absorb(mean, update.params, alike if self.equal else by_size)
             for name, (slot, _) in self.up.items():
-                share = update.examples / seen if slot.weighted else 1 / (len(accepted) + 1)
-                absorb(sent.setdefault(name, {}), update.sent[name], share)
+                absorb(sent.setdefault(name, {}), update.sent[name], by_size if slot.weighted else alike)
             accepted.append(taken.without_tensors())
         if not accepted:
             return Aggregate(before, accepted, refused, shortened=lambda factor: before)
-        params = {name: mean[name] for name in received}
+        params, many = {name: mean[name] for name in received}, len(accepted)
+        for _, step in self.steps:
+            params = step.settle(round, received, params, self.trained, many, many if cohort is None else len(cohort))
         step_norm = distance(received, params, self.weights)
         if total_examples is not None:
             shorten(params, received, seen / total_examples, self.buffers)
@@ -142,6 +154,8 @@ class ServerChain:
         scalars = {name: float(sent[name]["value"]) for name, (slot, _) in self.up.items() if slot.like == SCALAR}
         # nine digits: the last bits of a long sum, such as a norm, depend on where its tensor lies in memory
         reported = {name: float(f"{value:.9g}") for name, value in scalars.items()}
+        for _, step in self.steps:
+            reported |= step.spent(self.asked, round)
         each = size_of(received) + sum(size_of(template) for _, template in self.up.values())
         own, up = norm_of([received[name] for name in self.trained]), each * len(accepted)
         return Aggregate(model, accepted, refused, step_norm, own, reported, up, shortened=shortened)
