@@ -127,8 +127,10 @@ def read_order(record: Mapping[str, Any], client: int) -> Order:
         raise UpdateRefused(f"the message cannot be read: {error}"[:200]) from None
     if type(round) is not int or round < 1 or type(since) is not int or not 0 <= since < round:
         raise UpdateRefused(f"round {round!r}, which goes on from {since!r}")
-    tested = bool(record.get("report_metrics"))
-    return Order(round, (client,), params, hyper, each, down, {client: since}, asked, previous, tested)
+    tested, seconds = bool(record.get("report_metrics")), record.get("seconds")
+    if seconds is not None and (type(seconds) is not float or not 0 < seconds < math.inf):
+        raise UpdateRefused(f"{seconds!r} seconds for the work")
+    return Order(round, (client,), params, hyper, each, down, {client: since}, asked, previous, tested, seconds)
 
 
 def read_hyper(text: str) -> Hyper:
@@ -159,6 +161,8 @@ def update_record(update: ClientUpdate) -> ConfigRecord:
             "params": encode(update.params),
         }
     )
+    if update.done != 1.0:
+        record["done"] = update.done
     if update.sent:
         record["sent"] = encode(flatten(update.sent))
     for name in ("received_loss", "previous_loss"):
@@ -194,7 +198,8 @@ def read_update(
         sent = unflatten(decode(record["sent"])) if "sent" in record else {}
         measured = read_metrics(record.get("metrics", "{}"), metrics) if order.report_metrics else {}
         params, examples, loss = decode(record["params"]), record["examples"], float(record["loss"])
-        return ClientUpdate(client, params, examples, loss, sent, reports[0], reports[1], measured, order.round)
+        done = record.get("done", 1.0) if order.seconds is not None else 1.0
+        return ClientUpdate(client, params, examples, loss, sent, reports[0], reports[1], measured, order.round, done)
     except (UpdateRefused, *ODD) as error:
         return Refusal(client, f"the reply cannot be read: {error!r}"[:200])
 

@@ -113,8 +113,9 @@ def serve_task(
     fixed, measured = read_params(model, travel.fixed), [metric.name for metric in parts.metrics]
     registered = Sizes(sizes)
     engine = FlowerEngine(
-        grid, experiment_of(settings), settings.deadline, settings.min_replies, keeps, fixed, measured, registered
-    )
+        grid, experiment_of(settings), settings.deadline, settings.min_replies, keeps, fixed, measured, registered,
+        settings.partial,
+    )  # fmt: skip
     experiment = experiment_for(parts, engine, clients_of(settings), sizes=registered)
     experiment = replace(experiment, data=lambda: fixed.values())
     setup = setup_of(parts, experiment, "flower: a real federation", entropy, remarks)

@@ -47,7 +47,7 @@ class Taken:
         """What is kept of it."""
         own = self.update
         losses = own.received_loss, own.previous_loss
-        return Accepted(own.client, own.examples, own.loss, self.norm, *losses, self.moved, own.metrics)
+        return Accepted(own.client, own.examples, own.loss, self.norm, *losses, self.moved, own.metrics, own.done)
 
 
 class ServerChain:
@@ -126,12 +126,13 @@ class ServerChain:
         sent: dict[str, Params] = {}
         accepted: list[Accepted] = []
         refused: list[Refusal] = []
-        seen = 0
+        seen: float = 0
         judged = self.judged(round, received, updates, cohort, refused)
         for taken in self.together(received, judged) if self.holding else judged:
             update = taken.update
-            seen += update.examples
-            by_size, alike = update.examples / seen, 1 / (len(accepted) + 1)
+            size = update.examples if update.done == 1.0 else update.examples * update.done
+            seen += size
+            by_size, alike = size / seen, 1 / (len(accepted) + 1)
             absorb(mean, update.params, alike if self.equal else by_size)
             for name, (slot, _) in self.up.items():
                 absorb(sent.setdefault(name, {}), update.sent[name], by_size if slot.weighted else alike)

@@ -76,7 +76,9 @@ class Judge:
         return norm
 
     def check_examples(self, update: ClientUpdate) -> None:
-        """Refuse a number of examples that is none, or more than the client is registered with."""
+        """Refuse a number of examples that is none, or more than the client is registered with; and an odd share."""
+        if type(update.done) is not float or not 0 < update.done <= 1:
+            raise UpdateRefused(f"it claims to have done {str(update.done)[:40]} of its work")
         most = self.sizes.limit(update.client)
         if type(update.examples) is not int or update.examples < 1:
             raise UpdateRefused(f"impossible number of examples: {str(update.examples)[:40]!r}")
