@@ -55,6 +55,7 @@ def main() -> int:
     parser.add_argument("--engine", default="serial")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
     parser.add_argument("--times", type=float, default=100.0)
     options = parser.parse_args()
     print(f"{options.task}, {options.method}, {options.rounds} rounds, {options.seeds} seeds: test accuracy in %")
@@ -63,7 +64,7 @@ def main() -> int:
     )
     print("|---|---|---|---|---|")
     for split in ("iid", "non-iid"):
-        for rule in RULES:
+        for rule in options.rules:
             cells = []
             for way in (HONEST, AWAY, LIES):
                 found = [accuracy(options, split, rule, seed, way) for seed in range(options.seeds)]

@@ -166,7 +166,9 @@ def _(good: Reply, draw: Draw) -> Reply:
     if way == 1:
         return good.put_slot(slot, name, torch.zeros(3, 3, 3))
     scalar = value.dim() == 0
-    return good.put_slot(slot, name, spoilt(value, draw, math.nan if way == 2 else far(draw, 30 if scalar else 12)))
+    return good.put_slot(
+        slot, name, spoilt(value, draw, math.nan if way == 2 else far(draw, *((30, 300) if scalar else (12, 38))))
+    )
 
 
 @kind("duplicate client")

@@ -116,8 +116,11 @@ class Judge:
         for name, (slot, _) in self.up.items():
             params = update.sent[name]
             check_finite(params)
-            floats = [value for value in params.values() if value.is_floating_point()]
-            norm, most = norm_of(floats), limit**2 if slot.like == SCALAR else limit
+            for each, value in params.items():
+                if each in self.buffers and value.is_floating_point() and value.numel() and size(value) > HUGE:
+                    raise UpdateRefused(f"{name}/{each} has a value of absurd size")
+            floats = [v for each, v in params.items() if v.is_floating_point() and each not in self.buffers]
+            norm, most = norm_of(floats), limit * limit if slot.like == SCALAR else limit
             if not norm <= most:
                 raise UpdateRefused(f"{name} has norm {norm:.3g}, where {most:.3g} would be absurd already")
 

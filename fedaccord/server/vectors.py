@@ -38,5 +38,8 @@ def distance(received: Params, params: Params, names: Sequence[str]) -> float:
 
 
 def norm_of(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
-    """The Euclidean norm of all of them together."""
-    return math.sqrt(math.fsum(float(norm) ** 2 for norm in torch._foreach_norm(tensors))) if tensors else 0.0
+    """The Euclidean norm of all of them together; infinite where its square is beyond a float."""
+    try:
+        return math.sqrt(math.fsum(float(norm) ** 2 for norm in torch._foreach_norm(tensors))) if tensors else 0.0
+    except OverflowError:
+        return math.inf

@@ -97,6 +97,20 @@ def test_every_slot_of_the_method_is_judged(slot, value):
     assert judged(chain, before, update).refused == []
 
 
+def test_numbers_whose_squares_are_beyond_a_float_are_refused_without_an_error():
+    model = nn.Linear(2, 1, dtype=torch.float64)
+    for method in ("FA", "SCAFFOLD"):
+        chain = server_chain(model, method)
+        before = chain.start({name: value.clone() for name, value in model.state_dict().items()})
+        good = honest(chain, before)
+        bad = [with_value(good, "bias", torch.tensor([value], dtype=torch.float64)) for value in (1e200, -1.7e308)]
+        if chain.up:
+            sent = {**good.sent, "SCAFFOLD.size": {"value": torch.tensor(1e200, dtype=torch.float64)}}
+            bad.append(dataclasses.replace(good, sent=sent))
+        result = judged(chain, before, *(dataclasses.replace(each, client=n) for n, each in enumerate(bad)))
+        assert len(result.refused) == len(bad)
+
+
 def test_who_may_send_what_and_when():
     chain, before = chain_and_model()
     one, two = honest(chain, before), honest(chain, before, client=4)
