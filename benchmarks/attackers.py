@@ -55,6 +55,7 @@ def main() -> int:
     parser.add_argument("--engine", default="serial")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--splits", nargs="+", default=["iid", "non-iid"])
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
     parser.add_argument("--times", type=float, default=100.0)
     options = parser.parse_args()
@@ -63,7 +64,7 @@ def main() -> int:
         f"| split | robust | nobody lies | client 0 stays away | client 0 sends -{options.times:g} times its update |"
     )
     print("|---|---|---|---|---|")
-    for split in ("iid", "non-iid"):
+    for split in options.splits:
         for rule in options.rules:
             cells = []
             for way in (HONEST, AWAY, LIES):

@@ -1,5 +1,9 @@
 """Rules that a liar among the clients cannot move far, against written-out arithmetic and NumPy."""
 
+import argparse
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +16,8 @@ from fedaccord.core.records import ClientUpdate
 from fedaccord.runtime.build import from_task
 from fedaccord.server.robust import median, trimmed_mean, warning
 from fedaccord.tasks import find_task
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 START = {"w": torch.tensor([1.0, 1.0]), "running_mean": torch.tensor([0.0]), "n": torch.tensor(3)}
 
@@ -116,3 +122,13 @@ def test_it_is_said_before_the_first_round():
     task = find_task("digits")
     made = from_task(task, config.make(task.defaults("non-iid"), {"task": "digits", "robust": "median"}))
     assert any("robust = median" in each for each in made.remarks)
+
+
+@pytest.mark.slow
+def test_a_liar_in_ten_wrecks_the_mean_and_not_the_clip():
+    """Client 0 of ten sends -100 times its update; digits, alike clients. Chance is 10 %."""
+    from attackers import LIES, accuracy
+
+    options = argparse.Namespace(task="digits", method="FA", rounds=15, engine="serial", times=100.0)
+    assert accuracy(options, "iid", "mean", 0, LIES) < 20
+    assert accuracy(options, "iid", "clip", 0, LIES) > 80
