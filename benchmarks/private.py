@@ -19,12 +19,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--clip", type=float, default=0.5)
+    parser.add_argument("--groups", nargs="+", default=["10:1", "100:0.1", "100:1"], metavar="CLIENTS:C")
+    parser.add_argument("--noise", nargs="+", type=float, default=[0.0, 0.1, 0.3, 1.0, 3.0])
     options = parser.parse_args()
     task = find_task("digits")
     print(f"digits, alike clients, FA, {options.rounds} rounds, clip_norm = {options.clip:g}, {options.seeds} seeds")
     print("| clients | C | dp_noise | epsilon at delta 1e-5 | test accuracy in % |\n|---|---|---|---|---|")
-    for clients, fraction in ((10, 1.0), (100, 0.1), (100, 1.0)):
-        for noise in (0.0, 0.1, 0.3, 1.0, 3.0):
+    for group in options.groups:
+        clients, fraction = int(group.partition(":")[0]), float(group.partition(":")[2])
+        for noise in options.noise:
             found, spent = [], "none"
             for seed in range(options.seeds):
                 own = {"task": "digits", "split": "iid", "method": "FA", "clients": clients, "fraction": fraction}
