@@ -170,7 +170,7 @@ class ServerChain:
         refused: list[Refusal],
     ) -> Iterator[Taken]:
         """The updates that count, each as the steps' transforms leave it; the others go to `refused`."""
-        limit = self.judge.limit(received)
+        bounds = self.judge.bounds(received)
         came: set[int] = set()
         for update in updates:
             if isinstance(update, Refusal):
@@ -179,7 +179,7 @@ class ServerChain:
             try:
                 self.judge.who(update, round, cohort, came)
                 came.add(update.client)
-                norm = self.judge.check(received, update, limit)
+                norm = self.judge.check(received, update, bounds)
             except UpdateRefused as error:
                 why = str(error)[:200]  # it may quote what a stranger sent
                 refused.append(Refusal(update.client, why, isinstance(error, Diverged)))

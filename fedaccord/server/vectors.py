@@ -34,12 +34,27 @@ def shorten(params: Params, received: Params, factor: float, buffers: frozenset[
 
 def distance(received: Params, params: Params, names: Sequence[str]) -> float:
     """||params - received|| over these names."""
-    return norm_of(torch._foreach_sub([params[name] for name in names], [received[name] for name in names]))
+    return together(distances(received, params, names))
+
+
+def distances(received: Params, params: Params, names: Sequence[str]) -> list[float]:
+    """The same for each of these names."""
+    return norms_of(torch._foreach_sub([params[name] for name in names], [received[name] for name in names]))
 
 
 def norm_of(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
-    """The Euclidean norm of all of them together; infinite where its square is beyond a float."""
+    """The Euclidean norm of all of them together."""
+    return together(norms_of(tensors))
+
+
+def norms_of(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> list[float]:
+    """The Euclidean norm of each."""
+    return [float(norm) for norm in torch._foreach_norm(tensors)] if tensors else []
+
+
+def together(norms: Sequence[float]) -> float:
+    """The norm of parts that have these norms; infinite where its square is beyond a float."""
     try:
-        return math.sqrt(math.fsum(float(norm) ** 2 for norm in torch._foreach_norm(tensors))) if tensors else 0.0
+        return math.sqrt(math.fsum(norm**2 for norm in norms))
     except OverflowError:
         return math.inf
