@@ -207,6 +207,9 @@ class Settings:
     )  # fmt: skip
     min_replies: int = at_least(1, 1, "Usable updates without which a round is skipped.", role=SERVER)
     deadline: float = above(0, 600.0, "Seconds that a round waits for its clients (a real federation).", role=OPERATION)
+    partial: bool = setting(
+        False, "At the deadline, take what a client has done by then, by its share (a real federation).", role=SERVER
+    )
     device: str = setting("cpu", "Where to compute: cpu, cuda, cuda:1 ...", role=NUMERICS)
     threads: int = setting(
         1, "Torch threads; another number may give other last bits.", role=NUMERICS, check=lambda v: 1 <= v <= 1024,

@@ -78,7 +78,7 @@ def test_canaries_in_theta_are_found_nowhere_outside_the_store(tmp_path):
 
 def test_an_update_has_no_field_that_could_carry_theta_or_data():
     assert [item.name for item in dataclasses.fields(ClientUpdate)] == [
-        "client", "params", "examples", "loss", "sent", "received_loss", "previous_loss", "metrics"
+        "client", "params", "examples", "loss", "sent", "received_loss", "previous_loss", "metrics", "round", "done"
     ]  # fmt: skip
 
 

@@ -46,6 +46,10 @@ def add(commands: Any, words: Sequence[str]) -> None:
         "--run", type=Path, required=True, metavar="FOLDER", help="the run folder; gone on with if there"
     )
     server.add_argument("--secret", type=Path, metavar="FILE", help="the SuperLink's --superexec-auth-secret-file")
+    server.add_argument(
+        "--examples", action="append", default=[], metavar="CLIENT=N",
+        help="the most examples that a client may claim (what its node says first); may repeat",
+    )  # fmt: skip
     add_json(server)
     server.set_defaults(command=server_command)
 
@@ -110,8 +114,10 @@ def server_command(options: argparse.Namespace) -> int:
     need_flower()
     from fedaccord.flower.adapter import open_grid
     from fedaccord.flower.certificates import Link
+    from fedaccord.server.sizes import parse_sizes
 
     task, settings = settings_of(options)
+    sizes = parse_sizes(options.examples)
     link = Link(options.superlink, root_certificates(options), secret=contents(options.secret))
     began = time.monotonic()
     log_here = options.log_format is not None and options.log_file is None
@@ -121,7 +127,7 @@ def server_command(options: argparse.Namespace) -> int:
 
     try:
         with watched(options, link, quiet=not log_here), open_grid(link) as grid:
-            outcome = federation.serve_task(task, settings, grid, options.run, view, options.simulate)
+            outcome = federation.serve_task(task, settings, grid, options.run, view, options.simulate, sizes)
     except EngineError as error:
         return try_again(error)
     return tell(options, outcome, options.run, began, "run the same command again")

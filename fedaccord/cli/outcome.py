@@ -56,8 +56,9 @@ def carry_on(options: argparse.Namespace, setup: Any, folder: Any) -> int:
 def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, how_to_go_on: str) -> int:
     """Print the summary of a run that ended or was stopped, and return the exit code."""
     from fedaccord.core.algorithm import BEST, LAST
-    from fedaccord.runtime.folder import log_sha256, params_sha256, read_metrics
+    from fedaccord.runtime.folder import log_sha256, params_sha256, read_metrics, read_settings
     from fedaccord.runtime.live import figures
+    from fedaccord.runtime.spent import epsilon_spent, privacy_sentence
 
     percent = {note.name for note in read_metrics(folder) if note.percent}
     rounds = [dataclasses.asdict(log) for log in outcome.rounds]
@@ -76,6 +77,8 @@ def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, 
         "params_sha256": params_sha256(outcome.state.params),
         "log_sha256": log_sha256(rounds),
     }
+    if (spent := epsilon_spent(rounds)) is not None:
+        summary["epsilon"] = spent
     for sentence in outcome.warnings:
         print(f"fedaccord: warning: {sentence}", file=sys.stderr, flush=True)
     if options.json:
@@ -93,6 +96,8 @@ def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, 
         print(f"best on the server's set: round {kept.round}, with {kept.score:.4g}{handed}")
     if summary["handed"] not in (None, LAST, BEST):
         print(f"measured and handed out: a mean over about the last {ABOUT[summary['handed']]} rounds' models")
+    if told := privacy_sentence(rounds, read_settings(folder).values()):
+        print(told)
     print(f"parameters  sha256 {summary['params_sha256'][:16]}  log sha256 {summary['log_sha256'][:16]}")
     print(f"run folder  {folder}")
     if outcome.stopped:

@@ -154,16 +154,19 @@ class ClientRound:
         beside: Packages | None = None,
         corrections: Corrections | None = None,
         place: int = 0,
+        steps: int | None = None,
     ) -> tuple[Packages, Packages]:
         """Line 12: what is sent up beside the model, and what the client keeps; `beside` is not the method's own.
 
         `corrections`: those of its steps, and `place` this client's among the clients that they were made for.
-        If the round blew up, the client keeps what it had: a bad round must not spoil the next one.
+        `steps`: the iterations that it did, where they are fewer than it was asked for. If the round blew up, the
+        client keeps what it had: a bad round must not spoil the next one.
         """
         sent: dict[str, Params] = {}
         kept: dict[str, Params] = dict(beside or {})
         held = self.side.held(self.kept)
         hyper = self.order.hyper_of(self.client)
+        hyper = hyper if steps is None else hyper.but({"steps": steps})
         for (part, made), work in zip(self.side.parts, self.works, strict=True):
             down, mine = part.own(self.order.down), part.own(held)
             memory = {} if corrections is None else corrections.memory(made)

@@ -1,6 +1,7 @@
 """Lines 7-12: what one client does with the model it receives."""
 
 import copy
+import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -124,6 +125,7 @@ def train(site: Site, model: nn.Module, order: Order, client: int, kept: Package
 
 def one_round(site: Site, model: nn.Module, order: Order, client: int, kept: Packages) -> tuple[ClientUpdate, Packages]:
     """The same; whatever it raises is told with its place by `train`."""
+    end = None if order.seconds is None else time.monotonic() + order.seconds
     data, hyper = site.clients[client], order.hyper_of(client)
     reports = (*reported(site, model, order, client, kept), tested(site, model, order, client, kept))
     load_params(model, site.whole(order.params, kept))  #                                                      7
@@ -136,15 +138,22 @@ def one_round(site: Site, model: nn.Module, order: Order, client: int, kept: Pac
     descend = site.optimizer.begin([*own.values(), *home.values()], beside, hyper, corrections, kept)
     total = torch.zeros((), device=next(model.parameters()).device)
     augment = generator(site.seed, "augment", order.round, client)
+    done = 0
     batches = data.batches(minibatches(site, order, client), generator(site.seed, "reading", order.round, client))
     with global_seed(site.seed, "dropout", order.round, client), closing(batches):
         for batch in batches:  #                                                                               8
             loss = work(site.prepare(batch.inputs, augment), batch.targets)  #                                 9
             descend(torch.autograd.grad(loss, descend.weights, allow_unused=True, materialize_grads=True))  # 10
             total += loss.detach()
+            done += 1
+            if end is not None and time.monotonic() >= end:
+                break
     params = read_params(model, order.params)
-    sent, keeps = work.finish(params, {**descend.kept(), **site.kept_at_home(model)}, corrections)  #         12
-    return ClientUpdate(client, params, len(data), float(total) / hyper.steps, sent, *reports), keeps
+    fewer = done if done < hyper.steps else None
+    beside_method = {**descend.kept(), **site.kept_at_home(model)}
+    sent, keeps = work.finish(params, beside_method, corrections, steps=fewer)  #                             12
+    mean, share = float(total) / done, done / hyper.steps
+    return ClientUpdate(client, params, len(data), mean, sent, *reports, round=order.round, done=share), keeps
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from weakref import ref
 
@@ -67,11 +68,18 @@ class Aggregated(Protocol):
 class Server(Protocol):
     """The server's side of a method: line 14."""
 
+    def open(self, folder: Path | None) -> None: ...
     def start(self, params: Params) -> Snapshot: ...
     def to_send(self, model: Snapshot) -> Packages: ...
     def models(self, model: Snapshot) -> dict[str, Params]: ...
     def aggregate(
-        self, round: int, before: Snapshot, updates: Iterable[ClientUpdate | Refusal], hyper: Hyper, total: int | None
+        self,
+        round: int,
+        before: Snapshot,
+        updates: Iterable[ClientUpdate | Refusal],
+        hyper: Hyper,
+        total: int | None,
+        cohort: Sequence[int],
     ) -> Aggregated: ...
 
 
@@ -165,7 +173,7 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
                   ex.clients_test and tests_in(ex, t))  # fmt: skip
     updates = clock.each("train", ex.engine.train(order))  #                                          6-13
     with clock("aggregate"):
-        mean = ex.server.aggregate(t, state.model, updates, h.hyper, ex.total_examples)  #              14
+        mean = ex.server.aggregate(t, state.model, updates, h.hyper, ex.total_examples, cohort)  #      14
     with clock("evaluate"):
         measure = measuring(ex, mean.accepted)
         verdict = ex.guard(state, mean, measure)  #                                                  15, 16
@@ -396,6 +404,20 @@ def sample_cohort(clients: int, fraction: float, seed: int, round: int, passes: 
     number, place = divmod(round - 1, pass_length(clients, fraction)) if passes else (round - 1, 0)
     shuffled = torch.randperm(clients, generator=generator(seed, "cohort", number + 1)).tolist()
     return tuple(sorted(shuffled[(place * size + each) % clients] for each in range(size)))
+
+
+def times_asked(clients: int, fraction: float, seed: int, passes: bool = True) -> Callable[[int], int]:
+    """How often the client that was in most cohorts was in them, up to a round and with it."""
+    counts, known = [0] * clients, [0]
+
+    def most(round: int) -> int:
+        for t in range(len(known), round + 1):
+            for client in sample_cohort(clients, fraction, seed, t, passes):
+                counts[client] += 1
+            known.append(max(counts))
+        return known[round]
+
+    return most
 
 
 def pass_length(clients: int, fraction: float) -> int:

@@ -195,6 +195,15 @@ class Mean:
 class ServerStep:
     """One step of the chain that makes the next model from the clients' mean. Override what is needed."""
 
+    holds = False
+    """Whether it wants all of a round's updates at once (`together`, `centre`): then the server holds them in memory,
+    where it otherwise keeps a running mean and lets each go."""
+    equal = False
+    """Whether every client shall count the same in the mean, whatever its number of examples."""
+
+    def open(self, folder: Path | None) -> None:
+        """Called before the first round and after a resume; None: there is no run folder."""
+
     def init(self, params: Params, zeros: Packages) -> Packages:
         """The part's server slots before the first round; `zeros` has the tensors that were declared."""
         return zeros
@@ -202,6 +211,26 @@ class ServerStep:
     def transform(self, received: Params, update: ClientUpdate, buffers: frozenset[str]) -> ClientUpdate:
         """Change one client's update before it enters the mean; `buffers`: names in it that are not trained."""
         return update
+
+    def together(
+        self, received: Params, updates: Sequence[ClientUpdate], buffers: frozenset[str]
+    ) -> Sequence[ClientUpdate]:
+        """Change the updates of a round when all of them are known; `buffers`: the names that are not trained."""
+        return updates
+
+    def centre(self, tables: Sequence[Params]) -> Params | None:
+        """What stands for these tables of tensors, one a client; None: their mean."""
+        return None
+
+    def settle(
+        self, round: int, received: Params, mean: Params, trained: Sequence[str], accepted: int, asked: int
+    ) -> Params:
+        """Change the clients' mean before anything is derived from it, once a round."""
+        return mean
+
+    def spent(self, asked: Callable[[int], int], round: int) -> Mapping[str, float]:
+        """Figures for the log; `asked`: how often the client that was asked most often was asked up to a round."""
+        return {}
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
         """The next model and the next values of the part's server slots, as new tensors: a round may be rolled back."""

@@ -181,6 +181,7 @@ class Order:
     report_loss: bool = False  # whether a client shall measure the received model on a part of its data
     previous: Params | None = None  # w_{t-1}, if it shall measure that one too, on the same part
     report_metrics: bool = False  # whether it shall measure the metrics of w_t on the part that it keeps for that
+    seconds: float | None = None  # after which a client sends what it has done; None: when it has done all
 
     def hyper_of(self, client: int) -> Hyper:
         return self.each.get(client, self.hyper)
@@ -198,6 +199,8 @@ class ClientUpdate:
     received_loss: float | None = None  # loss of w_t on a small part of the client's data, if asked for
     previous_loss: float | None = None  # loss of w_{t-1} on the same part, if asked for
     metrics: Mapping[str, float] = field(default_factory=dict)  # of w_t and its own part of the model, if asked for
+    round: int = 0  # in which it was trained; 0: not said
+    done: float = 1.0  # share of the SGD iterations that it did, where it had to stop early
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,7 @@ class Accepted:
     previous_loss: float | None = None
     moved: float | None = None  # the norm of what entered the mean, where that is another: it was clipped, or scaled
     metrics: Mapping[str, float] = field(default_factory=dict)
+    done: float = 1.0  # share of the SGD iterations that it did
 
     @property
     def entered(self) -> float:
@@ -225,7 +229,8 @@ class Accepted:
         metrics = {"metrics": dict(self.metrics)} if self.metrics else {}
         own = {"examples": self.examples, "loss": finite(self.loss), "update_norm": self.update_norm}
         moved = {} if self.moved is None else {"moved": self.moved}
-        return {**own, **moved, **asked, **metrics}
+        partly = {} if self.done == 1.0 else {"done": self.done}
+        return {**own, **moved, **asked, **metrics, **partly}
 
 
 def finite(value: float) -> float | None:

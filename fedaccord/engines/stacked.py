@@ -217,7 +217,8 @@ class Stacks:
         client, params = stack.clients[place], read_params(self.workspace, self.site.names)
         sent, keeps = stack.rounds[place].finish(params, None, corrections, place)
         examples = len(self.site.clients[client])
-        return ClientUpdate(client, params, examples, loss, sent, *stack.reports[place]), keeps
+        reports, round = stack.reports[place], stack.rounds[place].order.round
+        return ClientUpdate(client, params, examples, loss, sent, *reports, round=round), keeps
 
 
 def values(tensors: Mapping[str, Tensor], start: str) -> Params:

@@ -1,5 +1,6 @@
 """Runs what a study lacks: a process a core, each with one worker, each able to be killed and resumed."""
 
+import contextlib
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from fedaccord.config import Settings
+from fedaccord.config import to_toml
 from fedaccord.core.errors import FedAccordError
 from fedaccord.core.files import make_folder
 from fedaccord.core.processes import die_with, usable_cores
@@ -28,6 +29,7 @@ from fedaccord.runtime.drive import stop_request
 from fedaccord.runtime.folder import ROUNDS, SETTINGS, pack
 
 LINE_SECONDS = 10.0
+STANDARD_INPUT = "/dev/stdin"
 
 
 @dataclass
@@ -133,21 +135,26 @@ def run_missing(
 
 
 def open_child(cell: Cell, folder: Path) -> "subprocess.Popen[str]":
-    """A process of its own for the run."""
+    """A process of its own for the run; it reads its settings as if they were in a file."""
     path = folder / cell.name
     if (path / SETTINGS).is_file():
-        words = ["resume", str(path)]
+        words, given = ["resume", str(path)], ""
     else:
-        words = ["run", cell.settings.task, "--runs", str(folder), "--name", cell.name, *assignments(cell.settings)]
-    return subprocess.Popen(
+        words = ["run", cell.settings.task, "--runs", str(folder), "--name", cell.name, "--config", STANDARD_INPUT]
+        given = to_toml(replace(cell.settings, workers=1))  # the lanes are what keeps the cores busy
+    child = subprocess.Popen(
         [sys.executable, "-m", "fedaccord.cli", *words, "--json"],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         preexec_fn=partial(die_with, os.getpid()),  # a study that was killed can be taken up at once
     )
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError), child.stdin:  # it died at once, and says why
+        child.stdin.write(given)
+    return child
 
 
 def summary(failures: Sequence[str]) -> str:
@@ -163,20 +170,6 @@ def a_round(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return entry if isinstance(entry, dict) and {"round", "metrics"} <= entry.keys() else None
-
-
-def assignments(settings: Settings) -> list[str]:
-    """The settings as options, with one worker: the lanes are what keeps the cores busy.
-
-    What the method's tuner chooses is left out: a run refuses to be told it.
-    """
-    words = []
-    tuned = find(settings.method).tunes(settings.values())
-    for name, given in settings.values().items():
-        value = 1 if name == "workers" else given
-        if name != "task" and value is not None and name.removesuffix("_decay") not in tuned:
-            words += ["--set", f"{name}={value}"]
-    return words
 
 
 class Overview:

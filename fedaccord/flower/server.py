@@ -4,6 +4,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -15,6 +16,7 @@ from fedaccord.core.packages import encode
 from fedaccord.core.records import ClientUpdate, Order, Params, Refusal
 from fedaccord.flower import wire
 from fedaccord.flower.adapter import LOST, POLL
+from fedaccord.server.sizes import Sizes
 
 RESEND = 5.0
 """A client that did not answer is sent its order again after so many seconds, or after three times what the slowest
@@ -24,6 +26,9 @@ FIRST = 60.0
 ROLL = 30.0
 """Seconds that a node has to say which client it is, before it is asked again and has twice as long: a stock SuperNode
 starts a Python process with torch for the answer, which on a busy machine may take more than this."""
+IN_TIME, LEAST = 0.8, 0.1
+"""Of the time that is left, the share that a client may train where partial work counts, and the fewest seconds: the
+rest is for its start and for the way."""
 TELL = (5.0, 30.0)
 """Seconds before it is first said who is being waited for, and between two such lines."""
 
@@ -35,7 +40,8 @@ class FlowerEngine:
     whoever has to do a round twice starts from what the order names, so it gives the same answer. `keeps`: whether
     clients keep anything between rounds. `fixed`: the part of the model that is the same everywhere and never changes;
     each client is sent it once, and again if it says that it lacks it; every order names its checksum. `metrics`: the
-    names of what clients may be asked to measure.
+    names of what clients may be asked to measure. `sizes`: where the nodes' numbers of examples are registered.
+    `partial`: whether a client shall stop in time and send what it has done by then.
     """
 
     def __init__(
@@ -47,6 +53,8 @@ class FlowerEngine:
         keeps: bool = False,
         fixed: Params | None = None,
         metrics: Sequence[str] = (),
+        sizes: Sizes | None = None,
+        partial: bool = False,
     ):
         self.grid, self.experiment, self.keeps, self.metrics = grid, experiment, keeps, metrics
         tensors = encode(fixed) if fixed else b""
@@ -64,12 +72,16 @@ class FlowerEngine:
         self.labels: dict[int, list[int]] = {}  # client -> its examples by class, if its site lets them be known
         self.needed: Mapping[int, int] = {}  # client -> the oldest round that it may have to go on from
         self.pause = FIRST
+        self.sizes = Sizes() if sizes is None else sizes
+        self.partial = partial
 
     def train(self, order: Order) -> Iterator[ClientUpdate | Refusal]:
         """Yield what became of each client of the cohort, in the cohort's order."""
         begin, slowest, usable = time.monotonic(), 0.0, 0
         end = begin + self.deadline
         needed = self.needed if self.keeps else None
+        if self.partial:
+            order = replace(order, seconds=IN_TIME * self.deadline)
         shared = wire.order_record(order, self.experiment, needed)
         if self.fixed is not None:
             shared["fixed"] = self.known_by
@@ -99,6 +111,10 @@ class FlowerEngine:
             if any(self.nodes.get(client) not in self.online for client in missing):
                 self.call_roll()
             ready = [client for client in missing if now >= due[client] and self.nodes.get(client) in self.online]
+            for client in ready if self.partial else ():
+                own = ConfigRecord(dict(contents[client].config_records.get(wire.FOR_CLIENT, {})))
+                own["seconds"] = max(LEAST, IN_TIME * (end - now))
+                contents[client] = RecordDict({**contents[client], wire.FOR_CLIENT: own})
             letters = [(self.nodes[client], contents[client]) for client in ready]
             numbers = self.send(letters, order.round, max(1.0, end - now))
             for client, number in zip(ready, numbers, strict=True):
@@ -106,6 +122,8 @@ class FlowerEngine:
                 note(logs.ORDER_SENT, round=order.round, client=client, bytes=wire.weight(contents[client]))
                 due[client], pause[client] = now + pause[client], 2 * pause[client]
             for number, reply in self.pull(list(sent)):
+                if number not in sent:  # a second reply to the same order
+                    continue
                 client = sent.pop(number)
                 if reply is None or reply.has_error():  # its process died, or its node is gone: once more, soon
                     due[client] = min(due[client], time.monotonic() + 1.0)
@@ -201,13 +219,16 @@ class FlowerEngine:
             numbers = self.send(question, 0, self.lives.get(node, ROLL), MessageType.QUERY)
             self.asked |= dict.fromkeys(numbers, node)
         for number, reply in self.pull(list(self.asked)):
+            if number not in self.asked:  # a second answer to the same question
+                continue
             node = self.asked.pop(number)
             if reply is None or reply.has_error():
                 self.lives[node] = 2 * self.lives.get(node, ROLL)
             else:
                 self.answered.add(node)
-                client, labels = wire.read_identity(wire.records_of(reply))
+                client, labels, examples = wire.read_identity(wire.records_of(reply))
                 if client is not None and client not in self.nodes:
+                    self.sizes.register(client, examples)
                     self.nodes[client] = node
                     self.labels[client] = labels
                     note(logs.CONNECTED, client=client, node=node)

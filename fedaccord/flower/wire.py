@@ -17,7 +17,7 @@ from fedaccord.core.errors import UpdateRefused
 from fedaccord.core.packages import decode, encode, flatten, unflatten
 from fedaccord.core.records import OPTIMIZER, ClientUpdate, Hyper, Order, Refusal
 
-VERSION = 3
+VERSION = 4
 """Of what travels; both ends must speak the same."""
 RECORD, FOR_CLIENT, FIXED = "fedaccord", "fedaccord.client", "fedaccord.fixed"
 """The names of our records in a message: what all clients get, what is this client's, and what is sent to it once."""
@@ -127,8 +127,10 @@ def read_order(record: Mapping[str, Any], client: int) -> Order:
         raise UpdateRefused(f"the message cannot be read: {error}"[:200]) from None
     if type(round) is not int or round < 1 or type(since) is not int or not 0 <= since < round:
         raise UpdateRefused(f"round {round!r}, which goes on from {since!r}")
-    tested = bool(record.get("report_metrics"))
-    return Order(round, (client,), params, hyper, each, down, {client: since}, asked, previous, tested)
+    tested, seconds = bool(record.get("report_metrics")), record.get("seconds")
+    if seconds is not None and (type(seconds) is not float or not 0 < seconds < math.inf):
+        raise UpdateRefused(f"{seconds!r} seconds for the work")
+    return Order(round, (client,), params, hyper, each, down, {client: since}, asked, previous, tested, seconds)
 
 
 def read_hyper(text: str) -> Hyper:
@@ -150,7 +152,17 @@ def read_hyper(text: str) -> Hyper:
 
 def update_record(update: ClientUpdate) -> ConfigRecord:
     """Write a client's update, with only those losses that it was asked for."""
-    record = ConfigRecord({"examples": update.examples, "loss": float(update.loss), "params": encode(update.params)})
+    record = ConfigRecord(
+        {
+            "client": update.client,
+            "round": update.round,
+            "examples": update.examples,
+            "loss": float(update.loss),
+            "params": encode(update.params),
+        }
+    )
+    if update.done != 1.0:
+        record["done"] = update.done
     if update.sent:
         record["sent"] = encode(flatten(update.sent))
     for name in ("received_loss", "previous_loss"):
@@ -176,12 +188,18 @@ def read_update(
     try:
         if "why" in record:
             return Refusal(client, f"the client said no: {str(record['why'])[:200]}")
+        said = record["client"], record["round"]
+        if said != (client, order.round) or any(type(each) is not int for each in said):
+            return Refusal(
+                client, f"the reply is not this client's of this round, but says (client, round) = {said!r}"[:200]
+            )
         asked = {"received_loss": order.report_loss, "previous_loss": order.previous is not None}
         reports = [float(record[name]) if wanted else None for name, wanted in asked.items()]
         sent = unflatten(decode(record["sent"])) if "sent" in record else {}
         measured = read_metrics(record.get("metrics", "{}"), metrics) if order.report_metrics else {}
         params, examples, loss = decode(record["params"]), record["examples"], float(record["loss"])
-        return ClientUpdate(client, params, examples, loss, sent, reports[0], reports[1], measured)
+        done = record.get("done", 1.0) if order.seconds is not None else 1.0
+        return ClientUpdate(client, params, examples, loss, sent, reports[0], reports[1], measured, order.round, done)
     except (UpdateRefused, *ODD) as error:
         return Refusal(client, f"the reply cannot be read: {error!r}"[:200])
 
@@ -199,13 +217,28 @@ def read_metrics(text: str, names: Collection[str]) -> dict[str, float]:
 # ---------------------------------------------------------------- the roll-call
 
 
-def identity_record(client: int, labels: Sequence[int] = ()) -> ConfigRecord:
-    """Write which client a node is; `labels`: its examples of each class, where its site lets the server know them."""
-    return ConfigRecord({"client": client, **({"labels": list(labels)} if labels else {})})
+def identity_record(client: int, labels: Sequence[int] = (), examples: int = 0) -> ConfigRecord:
+    """Write which client a node is and how many examples it has (0: it says so later).
+
+    `labels`: its examples of each class, where its site lets the server know them.
+    """
+    record = ConfigRecord({"client": client})
+    if examples:
+        record["examples"] = examples
+    if labels:
+        record["labels"] = list(labels)
+    return record
 
 
-def read_identity(record: Mapping[str, Any]) -> tuple[int | None, list[int]]:
-    """Read which client a node claims to be (None if it does not say so in a number), and its examples by class."""
-    client, labels = record.get("client"), record.get("labels")
+def read_identity(record: Mapping[str, Any]) -> tuple[int | None, list[int], int]:
+    """Read which client a node claims to be (None if it does not say so in a number), and its examples by class.
+
+    The last is how many examples it has in all; 0 if it does not say so in a number.
+    """
+    client, labels, examples = record.get("client"), record.get("labels"), record.get("examples", 0)
     known = isinstance(labels, list) and len(labels) <= CLASSES and all(type(n) is int and n >= 0 for n in labels)
-    return client if type(client) is int else None, labels if isinstance(labels, list) and known else []
+    return (
+        client if type(client) is int else None,
+        labels if isinstance(labels, list) and known else [],
+        examples if type(examples) is int else 0,
+    )

@@ -47,7 +47,7 @@ class Passes:
 
     other: Policy
     epochs: float
-    sizes: Sequence[int]  # examples of each client
+    sizes: Mapping[int, int]  # examples of each client
     decay: float = 1.0  # factor on them after each round
 
     @property

@@ -14,6 +14,7 @@ from fedaccord.methods.registry import find
 from fedaccord.report.tuner import number
 from fedaccord.runtime.classes import ByClass, read_classes
 from fedaccord.runtime.folder import ROUNDS, MetricNote, read_metrics, read_raw, read_rounds, read_settings
+from fedaccord.runtime.spent import privacy_sentence
 
 CLASSES = 200
 """Of more classes than this a page shows none by itself."""
@@ -71,7 +72,8 @@ def read_run(path: Path) -> Run:
             )
         )
         lines.append({"hyper": {}, **line})
-    said = sentences(method, path) if method and lines else []
+    private = privacy_sentence(lines, settings) if lines else None
+    said = [*(sentences(method, path) if method and lines else []), *([private] if private else [])]
     known = read_classes(path)
     known = known if known and len(known.names) <= CLASSES else None
     return Run(path.resolve().name, settings, method, metrics, lines, trained, list(numbers), said, known)

@@ -1,7 +1,7 @@
 """From a task and settings to an Experiment that is ready to run on this machine."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from fedaccord.client.optimizers import ClientOptimizer, by_name, check_settings
 from fedaccord.client.side import ClientSide
 from fedaccord.client.training import Site
 from fedaccord.config import FIELDS, OWN, Settings
-from fedaccord.core.algorithm import BEST, LAST, Experiment, Watch, cohort_size
+from fedaccord.core.algorithm import BEST, LAST, Experiment, Watch, cohort_size, times_asked
 from fedaccord.core.batches import clone
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.params import read_params
@@ -39,6 +39,8 @@ from fedaccord.runtime.start import start_model
 from fedaccord.server.chain import ServerChain
 from fedaccord.server.evaluate import ClientLosses, Evaluator
 from fedaccord.server.guard import guard
+from fedaccord.server.robust import warning
+from fedaccord.server.sizes import Sizes
 from fedaccord.server.steps import SHORT
 from fedaccord.server.stretch import Length, recorded, searched, unmeasured
 from fedaccord.tasks import Task
@@ -81,15 +83,16 @@ def simulation_of(parts: Parts) -> Setup:
     parts, entropy = settle_entropy(parts)
     site = replace(site, measure=measure_of(parts))
     settings, clients = parts.settings, parts.clients
-    remarks = [*told_home, *start_model(parts)]
+    remarks = [*told_home, *warning(settings["robust"], parts.counts), *start_model(parts)]
     start_at_home(site)
     cohort = cohort_size(len(clients), settings.fraction)
     fixed = travel_of(parts.model, travels_of(parts)).fixed
     first = hyper_of(settings, parts.method)
     engine = choose(settings.engine, Request(site, first, cohort, settings.workers, settings.address))
+    sizes = Sizes({number: len(own) for number, own in enumerate(site.clients)})
     cores = 1 if engine.name == "serial" else settings.workers or usable_cores()
     experiment = replace(
-        experiment_for(parts, engine.engine, len(clients), cores, [len(client) for client in site.clients]),
+        experiment_for(parts, engine.engine, len(clients), cores, sizes),
         total_examples=sum(map(len, site.clients)) if settings.weighting == "population" else None,
         data=lambda: (*read_params(parts.model, fixed).values(), *marks_of(clients)),
     )
@@ -218,11 +221,11 @@ def travels_of(parts: Parts) -> Travels:
 
 
 def experiment_for(
-    parts: Parts, engine: Engine, clients: int, cores: int = 1, sizes: Sequence[int] | None = None
+    parts: Parts, engine: Engine, clients: int, cores: int = 1, sizes: Sizes | None = None
 ) -> Experiment:
     """The server's side: how hyper-parameters are chosen, what becomes of the updates, and how it is measured.
 
-    `sizes`: how many examples each client trains on, where the server knows.
+    `sizes`: how many examples each client trains on, as far as the server knows.
     """
     settings, model, validation = parts.settings, parts.model, parts.validation
     device = next(model.parameters()).device
@@ -237,10 +240,11 @@ def experiment_for(
         evaluator = Evaluator(model, validation.to(device), parts.prepare, measure_of(parts), wanted, cores)
     if parts.test is not None and parts.metrics:
         tested = Evaluator(model, parts.test.to(device), parts.prepare, None, parts.metrics, cores)
+    asked = times_asked(clients, settings.fraction, settings.seed, settings.cohorts == "passes")
     return Experiment(
         engine=engine,
-        policy=policy_of(settings, parts.method, sizes),
-        server=ServerChain(parts.method, model, settings.values(), clients, travel),
+        policy=policy_of(settings, parts.method, sizes.known if sizes and len(sizes.known) == clients else None),
+        server=ServerChain(parts.method, model, settings.values(), clients, travel, sizes, asked),
         loss=ClientLosses(robust=settings.reports == "median") if evaluator is None else evaluator.loss,
         guard=guard(
             settings.guards,
@@ -329,7 +333,7 @@ def measure_of(parts: Parts) -> LossFunction:
     return partial(classification, hyper=hyper.but({"entropy_weight": 0.0}) if plain else hyper)
 
 
-def policy_of(settings: Settings, method: Method, sizes: Sequence[int] | None = None) -> Policy:
+def policy_of(settings: Settings, method: Method, sizes: Mapping[int, int] | None = None) -> Policy:
     """Where the hyper-parameters come from: another run, the method, or the fixed schedule of the settings."""
     first = hyper_of(settings, method)
     if settings.replay:
@@ -349,7 +353,7 @@ def policy_of(settings: Settings, method: Method, sizes: Sequence[int] | None = 
     if sizes is None:
         raise SettingsError(
             f"epochs = {settings.epochs:g}: in a real federation the server does not know how many examples its "
-            "clients have; set steps"
+            "clients have; set steps, or state them all: --examples CLIENT=N"
         )
     return Passes(policy, settings.epochs, sizes, settings.steps_decay)
 

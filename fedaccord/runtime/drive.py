@@ -54,6 +54,7 @@ def drive(
     views = Together([*([view] if view else []), *others, *(trackers(folder, settings, measured) if folder else [])])
     with torch_threads(settings.threads), stop_request() as asked:
         engine.open(folder.private if folder else None)
+        experiment.server.open(folder.path if folder else None)
         about = fingerprint(settings, setup.params, experiment.data())
         found = folder.load() if folder else None
         logs = [RoundLog(**entry) for entry in folder.rounds()] if folder else []

@@ -3,7 +3,7 @@
 What travels between them, and the processes that they run in, are in fedaccord/flower.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,8 @@ from fedaccord.runtime.live import LineView
 from fedaccord.runtime.monitor import LogView, Roster
 from fedaccord.runtime.parts import client_parts, clients_of, parts_of, server_parts
 from fedaccord.runtime.start import start_model
+from fedaccord.server.robust import warning
+from fedaccord.server.sizes import SIZES, Sizes
 from fedaccord.tasks import PRESETS, Task
 
 if TYPE_CHECKING:  # the command line must be able to say that Flower is not installed
@@ -86,10 +88,12 @@ def serve_task(
     folder: Path,
     choose_view: Callable[..., Any] = LineView,
     simulate: bool = False,
+    sizes: Mapping[int, int] | None = None,
 ) -> Outcome:
     """Be the server of this task, which has its own validation and test set, and no client's data.
 
-    It runs the rounds, or goes on from the folder's last checkpoint.
+    It runs the rounds, or goes on from the folder's last checkpoint. `sizes`: how many examples clients may claim, by
+    number; whoever is not in it is registered by what its node says first, and the run folder keeps that.
     """
     from fedaccord.flower.server import FlowerEngine
 
@@ -105,18 +109,23 @@ def serve_task(
     settle_sizes(model, example, settings.seed)
     if example is not None:
         lay_out(model, example)
-    remarks = [*told_home, *start_model(parts)]  # here alone: the clients receive w_1
+    harm = warning(settings["robust"], parts.counts)
+    remarks = [*told_home, *harm, *start_model(parts)]  # here alone: the clients receive w_1
     travel = travel_of(model, travels_of(parts))
     keeps = bool(parts.method.slots("client") or travel.home) or settings.optimizer_state == "kept"
     fixed, measured = read_params(model, travel.fixed), [metric.name for metric in parts.metrics]
+    registered = Sizes(sizes)
     engine = FlowerEngine(
-        grid, experiment_of(settings), settings.deadline, settings.min_replies, keeps, fixed, measured
-    )
-    experiment = replace(experiment_for(parts, engine, clients_of(settings)), data=lambda: fixed.values())
+        grid, experiment_of(settings), settings.deadline, settings.min_replies, keeps, fixed, measured, registered,
+        settings.partial,
+    )  # fmt: skip
+    experiment = experiment_for(parts, engine, clients_of(settings), sizes=registered)
+    experiment = replace(experiment, data=lambda: fixed.values())
     setup = setup_of(parts, experiment, "flower: a real federation", entropy, remarks)
     setup = replace(setup, by_class=partial(by_class, parts, told=engine.labels))
     opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)
     with opened as place, attached(Roster(folder)):
+        registered.keep_in(folder / SIZES)
         # it is started again by itself, so changed code is only said
         return drive(setup, place, choose_view(setup), [LogView(settings.rounds)], anyway=True)
 

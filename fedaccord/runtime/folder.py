@@ -8,6 +8,7 @@
     rounds.csv                 its plain figures, for a spreadsheet; made again from rounds.jsonl on every start
     checkpoints/000012.json    the manifest of round 12, written last: with it, the checkpoint exists
     checkpoints/000012.safetensors
+    noise.secret               with dp_noise: what the noise is drawn from; for its owner alone
     private/3/000012-*.safetensors   what client 3 keeps to itself, if anything; see client/store.py
 
 A round is committed in this order: its log line, the tensors, the manifest, each flushed to disk. The manifest
@@ -41,11 +42,12 @@ from fedaccord.core.protocols import Method
 from fedaccord.core.records import Best, Metric, Params, RoundLog, ServerState, Snapshot
 from fedaccord.core.settings import LENGTH, OBSERVATION, OPERATION, SERVER
 from fedaccord.methods.registry import find
+from fedaccord.server.privacy import SECRET
 
 GENERATIONS = 2
 PREVIOUS, KEPT = "previous-", "best"
 SETTINGS, ROUNDS, CSV, METRICS, CODE = "settings.toml", "rounds.jsonl", "rounds.csv", "metrics.json", "code.json"
-LATER = {"keep": "last"}
+LATER = {"keep": "last", "robust": "mean", "trim": 0.1, "dp_noise": 0.0, "dp_delta": 1e-5, "partial": False}
 """Settings that came after version 2, each with what runs of before did: with that value it does not count."""
 CHECKPOINTS, PRIVATE, FIXED = "checkpoints", "private", "fixed.safetensors"
 
@@ -350,7 +352,7 @@ def pack(path: Path) -> None:
         log.unlink()
     for name in (CHECKPOINTS, PRIVATE):
         shutil.rmtree(path / name, ignore_errors=True)
-    for name in (".lock", FIXED):
+    for name in (".lock", FIXED, SECRET):
         (path / name).unlink(missing_ok=True)
 
 

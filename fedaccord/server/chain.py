@@ -3,23 +3,22 @@
 The state of all steps is named tensors in declared slots, part of the snapshot that a roll-back puts back.
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from fedaccord.core.algorithm import LAST
 from fedaccord.core.errors import Diverged, UpdateRefused
-from fedaccord.core.packages import check, check_finite, flatten
 from fedaccord.core.protocols import SCALAR, Mean, Method, Part, ServerStep, Slot
 from fedaccord.core.records import Accepted, ClientUpdate, Hyper, Packages, Params, Refusal, Snapshot, size_of
 from fedaccord.core.travel import Travel, travel_of
-
-MAX_EXAMPLES = 10**9
-"""No single client holds more than this; a larger claim would let it outvote all others."""
+from fedaccord.server.judge import Judge
+from fedaccord.server.privacy import refuse_leaks
+from fedaccord.server.sizes import Sizes
+from fedaccord.server.vectors import absorb, distance, norm_of, shorten
 
 
 @dataclass(frozen=True)
@@ -36,16 +35,39 @@ class Aggregate:
     shortened: Callable[[float], Snapshot] = field(kw_only=True)  # the same with only this share of the clients' step
 
 
+@dataclass(frozen=True)
+class Taken:
+    """An update that enters the mean."""
+
+    update: ClientUpdate
+    norm: float  # ||w_i - w||, as it was sent
+    moved: float | None  # the same of what enters the mean, if that is another
+
+    def without_tensors(self) -> Accepted:
+        """What is kept of it."""
+        own = self.update
+        losses = own.received_loss, own.previous_loss
+        return Accepted(own.client, own.examples, own.loss, self.norm, *losses, self.moved, own.metrics, own.done)
+
+
 class ServerChain:
     """The server's side of a method, for a model: from the clients' updates to the next snapshot."""
 
     def __init__(
-        self, method: Method, model: nn.Module, settings: Mapping[str, Any], clients: int, travel: Travel | None = None
+        self,
+        method: Method,
+        model: nn.Module,
+        settings: Mapping[str, Any],
+        clients: int,
+        travel: Travel | None = None,
+        sizes: Sizes | None = None,
+        asked: Callable[[int], int] = lambda round: round,
     ):
-        self.clients = clients
+        self.clients, self.asked = clients, asked
         there = travel_of(model).names if travel is None else travel.names
         made = ((part, part.server(settings)) for part in method.parts)
         self.steps: list[tuple[Part, ServerStep]] = [(part, step) for part, step in made if step is not None]
+        self.holding = [step for _, step in self.steps if step.holds]
         self.up: dict[str, tuple[Slot, Params]] = {
             name: (slot, slot.template(model, travel)) for name, (_, slot) in method.slots("up").items()
         }
@@ -55,6 +77,14 @@ class ServerChain:
         self.buffers = there - weights.keys()
         self.weights = [name for name, value in weights.items() if name in there and value.is_floating_point()]
         self.trained = [name for name in self.weights if weights[name].requires_grad]
+        self.equal = any(step.equal for _, step in self.steps)
+        refuse_leaks(method, settings, self.up, self.buffers)
+        self.judge = Judge(self.up, self.weights, self.buffers, clients, sizes)
+
+    def open(self, folder: Path | None) -> None:
+        """Before the first round and after a resume; None: there is no run folder."""
+        for _, step in self.steps:
+            step.open(folder)
 
     def start(self, params: Params) -> Snapshot:
         """The snapshot before the first round."""
@@ -81,11 +111,13 @@ class ServerChain:
         updates: Iterable[ClientUpdate | Refusal],
         hyper: Hyper,
         total_examples: int | None = None,
+        cohort: Collection[int] | None = None,
     ) -> Aggregate:
         """Line 14: w_{t+1} = w_t + sum_i (n_i / N) (w_t^i - w_t), then the method's own steps.
 
         A running mean: memory does not grow with the cohort. `total_examples` is the paper's N, all clients' data; None
-        makes the weights of the cohort sum to 1.
+        makes the weights of the cohort sum to 1. `cohort`: who was asked; None: anybody. An update that is refused
+        leaves no trace but its reason: all else is as if its client had not replied.
         """
         # PAPER (line 14): N is all data, so with C < 1 the weights sum to about C and every step is shortened by it.
         # HERE: N is the cohort's data unless total_examples is given. WHY: FedAvg's own weights; docs/deviations.md.
@@ -94,31 +126,22 @@ class ServerChain:
         sent: dict[str, Params] = {}
         accepted: list[Accepted] = []
         refused: list[Refusal] = []
-        seen = 0
-        for update in updates:
-            if isinstance(update, Refusal):
-                refused.append(update)
-                continue
-            try:
-                norm = self.check(received, update)
-            except UpdateRefused as error:
-                why = str(error)[:200]  # it may quote what a stranger sent
-                refused.append(Refusal(update.client, why, isinstance(error, Diverged)))
-                continue
-            sent_params = update.params
-            for _, step in self.steps:
-                update = step.transform(received, update, self.buffers)
-            moved = None if update.params is sent_params else distance(received, update.params, self.weights)
-            seen += update.examples
-            absorb(mean, update.params, update.examples / seen)
+        seen: float = 0
+        judged = self.judged(round, received, updates, cohort, refused)
+        for taken in self.together(received, judged) if self.holding else judged:
+            update = taken.update
+            size = update.examples if update.done == 1.0 else update.examples * update.done
+            seen += size
+            by_size, alike = size / seen, 1 / (len(accepted) + 1)
+            absorb(mean, update.params, alike if self.equal else by_size)
             for name, (slot, _) in self.up.items():
-                share = update.examples / seen if slot.weighted else 1 / (len(accepted) + 1)
-                absorb(sent.setdefault(name, {}), update.sent[name], share)
-            losses = update.received_loss, update.previous_loss
-            accepted.append(Accepted(update.client, update.examples, update.loss, norm, *losses, moved, update.metrics))
+                absorb(sent.setdefault(name, {}), update.sent[name], by_size if slot.weighted else alike)
+            accepted.append(taken.without_tensors())
         if not accepted:
             return Aggregate(before, accepted, refused, shortened=lambda factor: before)
-        params = {name: mean[name] for name in received}
+        params, many = {name: mean[name] for name in received}, len(accepted)
+        for _, step in self.steps:
+            params = step.settle(round, received, params, self.trained, many, many if cohort is None else len(cohort))
         step_norm = distance(received, params, self.weights)
         if total_examples is not None:
             shorten(params, received, seen / total_examples, self.buffers)
@@ -132,9 +155,61 @@ class ServerChain:
         scalars = {name: float(sent[name]["value"]) for name, (slot, _) in self.up.items() if slot.like == SCALAR}
         # nine digits: the last bits of a long sum, such as a norm, depend on where its tensor lies in memory
         reported = {name: float(f"{value:.9g}") for name, value in scalars.items()}
+        for _, step in self.steps:
+            reported |= step.spent(self.asked, round)
         each = size_of(received) + sum(size_of(template) for _, template in self.up.values())
         own, up = norm_of([received[name] for name in self.trained]), each * len(accepted)
         return Aggregate(model, accepted, refused, step_norm, own, reported, up, shortened=shortened)
+
+    def judged(
+        self,
+        round: int,
+        received: Params,
+        updates: Iterable[ClientUpdate | Refusal],
+        cohort: Collection[int] | None,
+        refused: list[Refusal],
+    ) -> Iterator[Taken]:
+        """The updates that count, each as the steps' transforms leave it; the others go to `refused`."""
+        bounds = self.judge.bounds(received)
+        came: set[int] = set()
+        for update in updates:
+            if isinstance(update, Refusal):
+                refused.append(update)
+                continue
+            try:
+                self.judge.who(update, round, cohort, came)
+                came.add(update.client)
+                norm = self.judge.check(received, update, bounds)
+            except UpdateRefused as error:
+                why = str(error)[:200]  # it may quote what a stranger sent
+                refused.append(Refusal(update.client, why, isinstance(error, Diverged)))
+                continue
+            self.judge.sizes.register(update.client, update.examples)
+            changed = update
+            for _, step in self.steps:
+                changed = step.transform(received, changed, self.buffers)
+            yield self.taken(received, changed, norm, changed.params is not update.params)
+
+    def taken(self, received: Params, update: ClientUpdate, norm: float, changed: bool) -> Taken:
+        """An update that counts, with the norm of what was sent and, if it was changed, of what is left."""
+        return Taken(update, norm, distance(received, update.params, self.weights) if changed else None)
+
+    def together(self, received: Params, judged: Iterable[Taken]) -> list[Taken]:
+        """The round's updates as the steps leave them that want all of them at once."""
+        held = list(judged)
+        for step in self.holding if held else ():
+            after = step.together(received, [each.update for each in held], self.buffers)
+            held = [
+                self.taken(received, new, each.norm, each.moved is not None or new.params is not each.update.params)
+                for each, new in zip(held, after, strict=True)
+            ]
+            centre = step.centre([each.update.params for each in held])
+            if centre is None:
+                continue
+            slots = {name: step.centre([each.update.sent[name] for each in held]) for name in self.up}
+            sent = {name: params for name, params in slots.items() if params is not None}
+            held = [replace(each, update=replace(each.update, params=centre, sent=sent)) for each in held]
+        return held
 
     def stepped(
         self, round: int, before: Snapshot, params: Params, sent: Packages, accepted: list[Accepted], hyper: Hyper
@@ -146,54 +221,3 @@ class ServerChain:
             params, state = step.apply(part.own(server), mean)
             server |= part.named(state)
         return Snapshot(params, server, {**before.accepted, **{each.client: round for each in accepted}})
-
-    def check(self, received: Params, update: ClientUpdate) -> float:
-        """The norm of the client's step ||w_t^i - w_t||; raises UpdateRefused for what must not enter the mean.
-
-        Buffers have none: a running statistic moves as far as the data is from it, at any rate.
-        """
-        if type(update.examples) is not int or not 1 <= update.examples <= MAX_EXAMPLES:
-            raise UpdateRefused(f"impossible number of examples: {update.examples!r}")
-        check(update.params, received)
-        sent = flatten(update.sent)
-        check(sent, flatten({name: template for name, (_, template) in self.up.items()}), "the method")
-        norm = distance(received, update.params, self.weights)
-        # a NaN or infinity anywhere makes the norm non-finite: one pass serves both
-        buffers = (update.params[name] for name in self.buffers)
-        if not math.isfinite(norm) or not all(bool(value.isfinite().all()) for value in buffers):
-            raise Diverged("a value is not finite")
-        check_finite(sent)
-        return norm
-
-
-def absorb(mean: Params, params: Params, weight: float) -> None:
-    """mean <- mean + weight (params - mean), in place; an empty mean takes the values.
-
-    Equal values stay equal to the bit. A tensor that is not a float (BatchNorm's batch counter, an index table, a mask)
-    takes the largest value: it has no mean, and equal ones stay as they are.
-    """
-    if not mean:
-        mean |= {name: value.clone() for name, value in params.items()}
-        return
-    for name, value in mean.items():
-        if value.is_floating_point():
-            value.lerp_(params[name], weight)
-        else:
-            torch.maximum(value, params[name], out=value)
-
-
-def shorten(params: Params, received: Params, factor: float, buffers: frozenset[str]) -> None:
-    """params <- received + factor (params - received), in place; buffers stay: a variance must not be extrapolated."""
-    if factor != 1.0:
-        for name, value in params.items():
-            if value.is_floating_point() and name not in buffers:
-                value.sub_(received[name]).mul_(factor).add_(received[name])
-
-
-def distance(received: Params, params: Params, names: Sequence[str]) -> float:
-    """||params - received|| over these names."""
-    return norm_of(torch._foreach_sub([params[name] for name in names], [received[name] for name in names]))
-
-
-def norm_of(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
-    return math.sqrt(math.fsum(float(norm) ** 2 for norm in torch._foreach_norm(tensors))) if tensors else 0.0

@@ -9,7 +9,9 @@ import torch
 from fedaccord.core.protocols import SCALAR, STATE, Mean, Method, Part, ServerStep, Slot, Slots
 from fedaccord.core.records import ClientUpdate, Packages, Params
 from fedaccord.core.settings import above, at_least, hyper, setting
-from fedaccord.server.chain import distance, shorten
+from fedaccord.server.privacy import Privacy
+from fedaccord.server.robust import Robust
+from fedaccord.server.vectors import distance, shorten
 
 
 class Clip(ServerStep):
@@ -122,7 +124,9 @@ class RunningMean(Part):
 
 def with_server_steps(method: Method, settings: Mapping[str, Any]) -> Method:
     """The method with the steps that the settings ask of the server."""
-    return replace(method, parts=(*method.parts, Clipping(), ServerRate(), RunningMean(settings["average"])))
+    own = (Clipping(), Robust(), Privacy(), ServerRate(), RunningMean(settings["average"]))
+    return replace(method, parts=(*method.parts, *own))
 
 
-SERVER_SETTINGS = tuple(each for part in (Clipping, ServerRate, RunningMean) for each in part.settings)
+PARTS = (Clipping, Robust, Privacy, ServerRate, RunningMean)
+SERVER_SETTINGS = tuple(each for part in PARTS for each in part.settings)

@@ -11,7 +11,7 @@ from fedaccord import config
 from fedaccord.core.packages import encode
 from fedaccord.flower.adapter import open_grid
 from fedaccord.flower.certificates import Link
-from fedaccord.flower.wire import RECORD
+from fedaccord.flower.wire import RECORD, records_of
 from fedaccord.tasks import find_task
 
 FEDACCORD = [sys.executable, "-m", "fedaccord.cli"]
@@ -75,7 +75,8 @@ def client(number, **changes):
             record = ConfigRecord({"client": number})
         else:
             params = {"w": torch.full((2,), float(number))}
-            record = ConfigRecord({"params": encode(params), "examples": 5, "loss": 0.5, **changes})
+            own = {"client": number, "round": records_of(message)["round"], "examples": 5, "loss": 0.5}
+            record = ConfigRecord({**own, "params": encode(params), **changes})
         return Message(RecordDict({RECORD: record}), reply_to=message)
 
     return answer

@@ -52,7 +52,7 @@ def test_an_order_and_an_update_travel_exactly():
     assert back.since == {2: 1}
     for sent, came in ((odd, back.params), (odd, back.previous), (odd, back.down["SCAFFOLD.c"])):
         assert params_sha256(sent) == params_sha256(came)
-    update = ClientUpdate(2, odd, 7, 0.1 + 0.2, {"SCAFFOLD.change": odd}, 1 / 3, 2 / 3)
+    update = ClientUpdate(2, odd, 7, 0.1 + 0.2, {"SCAFFOLD.change": odd}, 1 / 3, 2 / 3, round=3)
     answer = read_update(2, order, update_record(update))
     assert params_sha256(answer.sent["SCAFFOLD.change"]) == params_sha256(odd)
     assert replace(answer, params=odd, sent=update.sent) == update
@@ -61,10 +61,18 @@ def test_an_order_and_an_update_travel_exactly():
 
 @pytest.mark.parametrize("labels", ["5", [1, -1], [1.5], [True], [1] * (CLASSES + 1), {"0": 1}, None])
 def test_labels_that_cannot_be_counts_are_not_taken(labels):
-    assert read_identity({"client": 3, "labels": labels}) == (3, [])
+    assert read_identity({"client": 3, "labels": labels}) == (3, [], 0)
 
 
 def test_a_node_says_who_it_is_and_its_labels_only_if_it_may():
     assert dict(identity_record(3)) == {"client": 3}
-    assert read_identity(identity_record(3, [4, 0, 2])) == (3, [4, 0, 2])
-    assert read_identity({"client": "3"}) == (None, [])
+    assert read_identity(identity_record(3, [4, 0, 2], 6)) == (3, [4, 0, 2], 6)
+    assert read_identity({"client": "3", "examples": 5.5}) == (None, [], 0)
+
+
+@pytest.mark.parametrize("said", [{"client": 1}, {"round": 2}, {"client": 4.0}, {"client": True}, {"round": "3"}])
+def test_a_reply_of_another_client_or_round_is_a_refusal(said):
+    order = replace(ORDER, round=3)
+    reply = update_record(ClientUpdate(4, order.params, 5, 0.1, round=3))
+    assert isinstance(read_update(4, order, reply), ClientUpdate)
+    assert "not this client's" in read_update(4, order, {**reply, **said}).why

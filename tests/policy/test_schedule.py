@@ -22,13 +22,13 @@ def test_rewards_change_nothing():
 def test_passes_over_ones_own_data_by_hand():
     """Batches of 4; clients of 8, 9, none, 3 and 40 examples have 2, 3, -, 1 and 10 batches."""
     fixed = FixedSchedule(Hyper(lr=0.8, steps=7, batch_size=4), lr_decay=0.5)
-    once, _ = Passes(fixed, 1.0, (8, 9, 0, 3, 40)).propose({}, 2, (0, 1, 2, 3, 4), torch.Generator())
+    once, _ = Passes(fixed, 1.0, dict(enumerate((8, 9, 0, 3, 40)))).propose({}, 2, (0, 1, 2, 3, 4), torch.Generator())
     assert {client: own.steps for client, own in once.each.items()} == {0: 2, 1: 3, 3: 1, 4: 10}
     assert once.hyper.steps == 4  # the mean of 2, 3, 1 and 10
     assert {own.lr for own in (*once.each.values(), once.hyper)} == {0.4}
-    part, _ = Passes(fixed, 0.25, (8, 9, 0, 3, 40), 0.5).propose({}, 1, (0, 1, 4), torch.Generator())
+    part, _ = Passes(fixed, 0.25, dict(enumerate((8, 9, 0, 3, 40))), 0.5).propose({}, 1, (0, 1, 4), torch.Generator())
     assert {client: own.steps for client, own in part.each.items()} == {0: 1, 1: 1, 4: 3}  # 0.5, 0.75 and 2.5
-    late, _ = Passes(fixed, 2.0, (8, 9, 0, 3, 40), 0.5).propose({}, 3, (3, 4), torch.Generator())
+    late, _ = Passes(fixed, 2.0, dict(enumerate((8, 9, 0, 3, 40))), 0.5).propose({}, 3, (3, 4), torch.Generator())
     assert {client: own.steps for client, own in late.each.items()} == {3: 1, 4: 5}  # 2 and 20, times a quarter
 
 
@@ -45,7 +45,7 @@ def test_passes_leave_the_rest_to_the_policy_that_they_wrap():
         def describe(self, before, after):
             return {"why": "because"}
 
-    passes = Passes(Other(Hyper(0.1, 1)), 1.0, (8,))
+    passes = Passes(Other(Hyper(0.1, 1)), 1.0, {0: 8})
     assert passes.names == ("lr", "steps")
     assert passes.learn(passes.start(), seen(1.0)) == {"learned": 1}
     assert passes.describe({}, {}) == {"why": "because"}

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedaccord.core.records import ClientUpdate
-from fedaccord.server.chain import MAX_EXAMPLES
+from fedaccord.server.sizes import MAX_EXAMPLES
 
 RECEIVED = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3), "mask": torch.tensor([True, False])}
 
@@ -135,7 +136,8 @@ def test_norms_are_those_of_weights_and_the_models_own_norm_is_that_of_what_is_t
 
 
 def test_a_training_that_blew_up_is_told_apart_from_a_reply_that_is_wrong():
-    result = aggregate(RECEIVED, [BAD["NaN"], BAD["infinity"], BAD["shape"], BAD["no examples"]])
+    bad = [BAD["NaN"], BAD["infinity"], BAD["shape"], BAD["no examples"]]
+    result = aggregate(RECEIVED, [dataclasses.replace(each, client=number) for number, each in enumerate(bad)])
     assert [refusal.diverged for refusal in result.refused] == [True, True, False, False]
 
 

@@ -100,7 +100,7 @@ def test_clipping_shortens_each_clients_step_to_the_bound():
 
 
 WAYS = [{"method": "FedAvgM"}, {"method": "FedAdam"}, {"method": "FedYogi"}, {"average": False}, {"clip_norm": 0.05},
-        {"method": "SCAFFOLD"}]  # fmt: skip
+        {"method": "SCAFFOLD"}, {"method": "SCAFFOLD", "robust": "clip"}, {"robust": "median"}]  # fmt: skip
 
 
 def setup(**changes):

@@ -1,0 +1,146 @@
+"""The checks that every update passes before it counts. What fails one is refused with a reason, and leaves no trace.
+
+The names, shapes, types and values of the model's tensors and of every slot that the method declares; the number of
+examples; the client and the round. Whoever keeps to all of this can still send a bad model: see `docs/reliability.md`.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedaccord.core.errors import Diverged, UpdateRefused
+from fedaccord.core.packages import check, check_finite, flatten
+from fedaccord.core.protocols import SCALAR, Slot
+from fedaccord.core.records import ClientUpdate, Params
+from fedaccord.server.sizes import Sizes
+from fedaccord.server.vectors import distances, norm_of, norms_of, together
+
+FAR = 1e6
+"""A client's step may be this many times as long as the model is from zero, or as sqrt(d) if that is more: d weights
+that each move by one. The longest of the 842,514 client steps in results/ had a norm of 1,039, in a search over rates
+(benchmarks/longest_steps.py), and with a hundred weights the limit is 10^7: beyond it a training blew up, or lies."""
+HUGE = 1e30
+"""No statistic of a buffer is larger: two of them still have a mean in float32."""
+WHOLE = 2**40
+"""A counter that is larger is a lie, unless the server's own was nearly so."""
+NORMAL = 1e-30
+"""Weights as large as this do not all become subnormal in one round."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the updates of a round are held against."""
+
+    limit: float  # how long a client's step may be
+    own: list[float]  # the norm of each weight tensor of the model
+
+
+class Judge:
+    """Judges the updates of a round, for one model and method; `up` has the slots that clients send."""
+
+    def __init__(
+        self,
+        up: Mapping[str, tuple[Slot, Params]],
+        weights: Sequence[str],
+        buffers: Collection[str],
+        clients: int,
+        sizes: Sizes | None = None,
+    ):
+        self.up, self.weights, self.buffers, self.clients = up, weights, buffers, clients
+        self.sizes = Sizes() if sizes is None else sizes
+
+    def who(self, update: ClientUpdate, round: int, cohort: Collection[int] | None, came: Collection[int]) -> None:
+        """Refuse an update from outside the cohort, of another round, or of a client that has replied already."""
+        known = range(self.clients) if cohort is None else cohort
+        if type(update.client) is not int or update.client not in known:
+            raise UpdateRefused(f"client {str(update.client)[:20]} was not asked in this round")
+        if update.client in came:
+            raise UpdateRefused("a second update in the same round")
+        if update.round and update.round != round:
+            raise UpdateRefused(f"it is of round {str(update.round)[:20]}, and this is round {round}")
+
+    def bounds(self, received: Params) -> Bounds:
+        """What the updates of a round are held against: the same for all of them."""
+        weights = [received[name] for name in self.weights]
+        own = norms_of(weights)
+        return Bounds(FAR * max(together(own), math.sqrt(sum(value.numel() for value in weights))), own)
+
+    def check(self, received: Params, update: ClientUpdate, bounds: Bounds) -> float:
+        """The norm of the client's step ||w_t^i - w_t||; raises UpdateRefused for what must not enter the mean.
+
+        Buffers have none: a running statistic moves as far as the data is from it, at any rate.
+        """
+        self.check_examples(update)
+        check(update.params, received)
+        templates = {name: template for name, (_, template) in self.up.items()}
+        check(flatten(update.sent), flatten(templates), "the method")
+        steps = distances(received, update.params, self.weights)
+        norm = together(steps)
+        # a NaN or infinity anywhere makes the norm non-finite: one pass serves both
+        buffers = [update.params[name] for name in self.buffers]
+        if not math.isfinite(norm) or not all(bool(value.isfinite().all()) for value in buffers):
+            raise Diverged("a value is not finite")
+        if norm > bounds.limit:
+            raise Diverged(f"a step of norm {norm:.3g}, where {bounds.limit:.3g} would be absurd already")
+        self.check_buffers(received, update.params)
+        self.check_normal(update.params, steps, bounds.own)
+        self.check_sent(update, bounds.limit)
+        return norm
+
+    def check_examples(self, update: ClientUpdate) -> None:
+        """Refuse a number of examples that is none, or more than the client is registered with; and an odd share."""
+        if type(update.done) is not float or not 0 < update.done <= 1:
+            raise UpdateRefused(f"it claims to have done {str(update.done)[:40]} of its work")
+        most = self.sizes.limit(update.client)
+        if type(update.examples) is not int or update.examples < 1:
+            raise UpdateRefused(f"impossible number of examples: {str(update.examples)[:40]!r}")
+        if update.examples > most:
+            raise UpdateRefused(f"{str(update.examples)[:40]} examples, but it is registered with {most:,}")
+
+    def check_buffers(self, received: Params, params: Params) -> None:
+        """Refuse statistics and counters of absurd size."""
+        for name in self.buffers:
+            value, own = params[name], received[name]
+            if value.dtype == torch.bool or not value.numel():
+                continue
+            bound = HUGE if value.is_floating_point() or value.is_complex() else WHOLE
+            if size(value) > max(bound, 2 * size(own)):
+                raise UpdateRefused(f"{name} has a value of absurd size")
+
+    def check_normal(self, params: Params, steps: Sequence[float], own: Sequence[float]) -> None:
+        """Refuse weights that have become subnormal, all of a tensor in one round: no training does that.
+
+        Then its step leads to zero, as nearly as can be told; only where it does, a second look is taken.
+        """
+        for name, step, norm in zip(self.weights, steps, own, strict=True):
+            value = params[name]
+            to_zero = value.numel() and norm > NORMAL and math.isclose(step, norm, rel_tol=1e-3)
+            if to_zero and 0 < size(value) < torch.finfo(value.dtype).tiny:
+                raise UpdateRefused(f"{name} has nothing but subnormal values")
+
+    def check_sent(self, update: ClientUpdate, limit: float) -> None:
+        """Refuse what a method's slots must not carry: values that are not finite, or of absurd size.
+
+        A scalar may be the square of a norm.
+        """
+        for name, (slot, _) in self.up.items():
+            params = update.sent[name]
+            check_finite(params)
+            for each, value in params.items():
+                if each in self.buffers and value.is_floating_point() and value.numel() and size(value) > HUGE:
+                    raise UpdateRefused(f"{name}/{each} has a value of absurd size")
+            floats = [v for each, v in params.items() if v.is_floating_point() and each not in self.buffers]
+            norm, most = norm_of(floats), limit * limit if slot.like == SCALAR else limit
+            if not norm <= most:
+                raise UpdateRefused(f"{name} has norm {norm:.3g}, where {most:.3g} would be absurd already")
+
+
+def size(value: Tensor) -> float:
+    """The largest absolute value, exactly: the smallest integer of a type has none there."""
+    if value.is_complex():
+        value = torch.view_as_real(value)
+    low, high = torch.aminmax(value)
+    return max(abs(low.item()), abs(high.item()))

@@ -1,0 +1,134 @@
+"""Rules that a liar among the clients cannot move far, against written-out arithmetic and NumPy."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import hyper, module_with, server_chain
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedaccord import config
+from fedaccord.core.records import ClientUpdate
+from fedaccord.runtime.build import from_task
+from fedaccord.server.robust import median, trimmed_mean, warning
+from fedaccord.tasks import find_task
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+START = {"w": torch.tensor([1.0, 1.0]), "running_mean": torch.tensor([0.0]), "n": torch.tensor(3)}
+
+
+def joined(rule, steps, statistics=(), counters=(), examples=5, method="FA", **more):
+    """What comes of clients that move w by these steps."""
+    chain = server_chain(module_with(START, buffers={"running_mean", "n"}), method, robust=rule, **more)
+    updates = []
+    for client, step in enumerate(steps):
+        params = {
+            "w": START["w"] + torch.tensor(step),
+            "running_mean": torch.tensor([statistics[client] if statistics else 0.0]),
+            "n": torch.tensor(counters[client] if counters else 4),
+        }
+        sent = {slot: {n: torch.full_like(v, 10.0**client) for n, v in t.items()} for slot, (_, t) in chain.up.items()}
+        updates.append(ClientUpdate(client, params, examples, 0.1, sent))
+    return chain.aggregate(1, chain.start(START), updates, hyper(server_lr=1.0)), chain
+
+
+def test_clip_cuts_every_step_to_the_median_length():
+    """Lengths 5, 1 and 2: the first becomes (1.2, 1.6), the others stay; their mean is (0.2, 3.6) / 3."""
+    result, _ = joined("clip", [[3.0, 4.0], [-1.0, 0.0], [0.0, 2.0]])
+    torch.testing.assert_close(result.model.params["w"], torch.tensor([1 + 0.2 / 3, 1 + 3.6 / 3]))
+    assert [each.update_norm for each in result.accepted] == [5.0, 1.0, 2.0]
+    assert [each.entered for each in result.accepted] == pytest.approx([2.0, 1.0, 2.0])
+
+
+def test_clip_bounds_statistics_counters_and_slots_as_well():
+    """A liar's statistic of 1e20 comes down to the median of 1, 2 and that; its counter to the median; its slot too."""
+    result, _ = joined("clip", [[1.0, 0.0]] * 3, (1.0, 2.0, 1e20), (4, 5, 10**9), method="SCAFFOLD")
+    assert result.model.params["running_mean"].item() == pytest.approx((1 + 2 + 2) / 3)
+    assert result.model.params["n"].item() == 5
+    change = result.model.server["SCAFFOLD.c"]
+    # of the slots 1, 10 and 100 in both coordinates, the last is cut to 10; three of ten clients count
+    torch.testing.assert_close(change["w"], torch.full((2,), 0.3 * (1 + 10 + 10) / 3))
+
+
+def test_a_far_liar_moves_the_mean_by_no_more_than_an_honest_client_could():
+    honest = [[1.0, 0.0], [1.0, 0.1], [0.9, 0.0], [1.1, 0.0]]
+    without, _ = joined("clip", honest)
+    with_it, _ = joined("clip", [*honest, [-100.0, 0.0]])
+    moved = (with_it.model.params["w"] - without.model.params["w"]).norm().item()
+    assert moved < 2 * 1.1 / 5 + 0.05
+
+
+values = st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=9)
+
+
+@given(values)
+def test_the_median_is_numpys(clients):
+    found = median(torch.tensor(clients).view(-1, 1)).item()
+    assert found == pytest.approx(np.median(clients), rel=1e-5, abs=1e-4)
+
+
+@given(values, st.sampled_from([0.0, 0.1, 0.2, 0.4]))
+def test_the_trimmed_mean_is_that_of_what_is_left(clients, share):
+    count = len(clients)
+    cut = min(max(1, int(np.ceil(share * count))) if share else 0, (count - 1) // 2)
+    left = np.sort(np.array(clients, np.float64))[cut : count - cut]
+    assert trimmed_mean(share)(torch.tensor(clients).view(-1, 1)).item() == pytest.approx(
+        left.mean(), rel=1e-4, abs=1e-3
+    )
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median"])
+def test_a_rule_by_coordinates_leaves_a_liar_out_and_counts_everybody_alike(rule):
+    """Of 1, 2, 3 and -100 times the same step, and counters 4, 5, 5 and 10^9: what lies in the middle."""
+    steps = [[1.0, -1.0], [2.0, -2.0], [3.0, -3.0], [-100.0, 100.0]]
+    result, _ = joined(rule, steps, (1.0, 2.0, 3.0, -1e9), (4, 5, 5, 10**9))
+    torch.testing.assert_close(result.model.params["w"], torch.tensor([2.5, -0.5]))  # of 1 and 2, -1 and -2
+    assert result.model.params["running_mean"].item() == pytest.approx(1.5)
+    assert result.model.params["n"].item() == 5
+    assert [each.entered for each in result.accepted] == [each.update_norm for each in result.accepted]
+
+
+@pytest.mark.parametrize("rule", ["clip", "trimmed", "median"])
+def test_one_client_alone_is_taken_as_it_is_and_none_leaves_the_model(rule):
+    result, _ = joined(rule, [[3.0, 4.0]])
+    torch.testing.assert_close(result.model.params["w"], torch.tensor([4.0, 5.0]))
+    assert joined(rule, [])[0].accepted == []
+
+
+@pytest.mark.parametrize("method", ["FA", "SCAFFOLD", "FedAvgM"])
+def test_equal_updates_give_what_the_mean_gives(method):
+    for rule in ("clip", "trimmed", "median"):
+        one, _ = joined(rule, [[0.5, -0.25]] * 3, method=method)
+        two, _ = joined("mean", [[0.5, -0.25]] * 3, method=method)
+        torch.testing.assert_close(one.model.params, two.model.params)
+
+
+def test_a_rule_that_harms_rare_classes_says_so():
+    apart, alike = np.eye(10, dtype=int) * 50, np.full((10, 10), 5)
+    for rule in ("trimmed", "median"):
+        assert "10 of 10 classes" in warning(rule, apart)[0]
+        assert warning(rule, alike) == []
+        assert "robust = clip" in warning(rule, None)[0]
+    assert warning("clip", apart) == warning("mean", apart) == []
+
+
+@pytest.mark.slow
+def test_it_is_said_before_the_first_round():
+    task = find_task("digits")
+    made = from_task(task, config.make(task.defaults("non-iid"), {"task": "digits", "robust": "median"}))
+    assert any("robust = median" in each for each in made.remarks)
+
+
+@pytest.mark.slow
+def test_a_liar_in_ten_wrecks_the_mean_and_not_the_clip():
+    """Client 0 of ten sends -100 times its update; digits, alike clients. Chance is 10 %."""
+    from attackers import LIES, accuracy
+
+    options = argparse.Namespace(task="digits", method="FA", rounds=15, engine="serial", times=100.0)
+    assert accuracy(options, "iid", "mean", 0, LIES) < 20
+    assert accuracy(options, "iid", "clip", 0, LIES) > 80
