@@ -26,7 +26,7 @@ def update(client=0, examples=10, loss=0.5, **changes):
     return ClientUpdate(client, {**{k: v.clone() for k, v in RECEIVED.items()}, **changes}, examples, loss)
 
 
-floats = st.floats(-100, 100, width=32)
+floats = st.floats(-100, 100, width=32, allow_subnormal=False)  # a tensor of nothing else is refused
 cohorts = st.lists(st.tuples(st.lists(floats, min_size=2, max_size=2), st.integers(1, 10_000)), min_size=1, max_size=8)
 
 
