@@ -39,7 +39,8 @@ def test_all_runs_are_there_and_only_what_tables_need_is_kept(study):
 
 def test_a_run_of_a_study_is_the_run_that_run_makes(study, tmp_path, capsys):
     options = [f"--{name}={value}" for name, value in SHORT.items()]
-    assert main(["run", "digits", "--runs", str(tmp_path), "--name", "a", "--seed", "1", *options, "--json"]) == 0
+    words = ["run", "digits", "--method", "FA", "--runs", str(tmp_path), "--name", "a", "--seed", "1"]
+    assert main([*words, *options, "--json"]) == 0
     for mine, theirs in zip(read_rounds(tmp_path / "a"), read_rounds(study / "non-iid-FA-C1.0-s1"), strict=True):
         assert {**mine, "seconds": 0} == {**theirs, "seconds": 0}
 
@@ -129,7 +130,9 @@ def test_a_study_that_was_cut_off_goes_on_where_it_was(tmp_path, how):
     study.send_signal(how)
     _, said = study.communicate(timeout=300)
     assert study.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
-    assert said == ("fedaccord: stopped; the same command goes on from here\n" if how == signal.SIGINT else "")
+    stopping = "fedaccord: stopping after this round; Ctrl-C once more stops at once\n"
+    stopped = "fedaccord: stopped; the same command goes on from here\n"
+    assert said == (stopping + stopped if how == signal.SIGINT else "")
     wait_for(lambda: not holders(tmp_path))
     whole = len(list(read_rounds(run))) + 10
     settings = (run / "settings.toml").read_text()
@@ -141,8 +144,8 @@ def test_a_study_that_was_cut_off_goes_on_where_it_was(tmp_path, how):
     assert compare.run_missing([cell], tmp_path) == []
     losses = [line["loss"] for line in read_rounds(run)]
     assert len(losses) == whole
-    straight = ["run", "digits", "--runs", str(tmp_path), "--name", "straight", "--engine", "serial", "--json"]
-    assert main([*straight, "--rounds", str(whole)]) == 0
+    straight = ["run", "digits", "--method", "FA", "--runs", str(tmp_path), "--name", "straight"]
+    assert main([*straight, "--engine", "serial", "--json", "--rounds", str(whole)]) == 0
     assert losses == [line["loss"] for line in read_rounds(tmp_path / "straight")]
 
 

@@ -193,7 +193,7 @@ def stop_request() -> Iterator[threading.Event]:
         if asked.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not asked.is_set():  # print may be in the middle of a line of its own
-            os.write(2, b"\nfedaccord: stopping after this round; Ctrl-C once more stops at once\n")
+            os.write(2, b"fedaccord: stopping after this round; Ctrl-C once more stops at once\n")
         asked.set()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
