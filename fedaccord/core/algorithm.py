@@ -1,24 +1,23 @@
 """Algorithm 1. The numbers at the right margin are the paper's line numbers."""
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from weakref import ref
 
 import torch
 
+from fedaccord.core.cohorts import sample_cohort
 from fedaccord.core.errors import DataError
+from fedaccord.core.observing import observation
 from fedaccord.core.protocols import Engine, LossOf, Measured, MetricsOf, Policy, Proposal
 from fedaccord.core.records import (
     Accepted,
     Best,
     ClientUpdate,
     Hyper,
-    Observation,
     Order,
     Packages,
     Params,
@@ -28,9 +27,9 @@ from fedaccord.core.records import (
     Snapshot,
     Stretch,
     finite,
-    size_of,
 )
 from fedaccord.core.seeds import generator
+from fedaccord.core.stopwatch import Stopwatch
 
 T = TypeVar("T")
 
@@ -211,57 +210,6 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
     return ServerState(t, verdict.model, verdict.loss, psi_next, previous, verdict.last_loss, first, best, kept), log
 
 
-def observation(
-    t: int,
-    state: ServerState,
-    order: Order,
-    mean: Aggregated,
-    verdict: Verdict,
-    metrics: Mapping[str, float],
-    clock: "Stopwatch",
-) -> Observation:
-    """What a policy may learn from: everything that the server has seen of this round."""
-    norms = {each.client: each.update_norm for each in mean.accepted}
-    average = weighted_mean(mean.accepted, lambda each: each.entered)
-    alignment = mean.step_norm / average if average else None
-    diverged = sum(refusal.diverged for refusal in mean.refused)
-    again = sum(state.model.accepted.get(client) == t - 1 for client in order.cohort)
-    down = sum(size_of(params) for params in (order.params, order.previous or {}, *order.down.values()))
-    return Observation(
-        round=t,
-        reward=verdict.reward,
-        carried_out=verdict.carried_out,
-        loss=verdict.loss,
-        metrics=metrics,
-        update_norms=norms,
-        relative=relative_norm(mean),
-        diverged=diverged / max(1, diverged + len(mean.accepted)),
-        step_norm=finite(mean.step_norm),
-        alignment=alignment,
-        cosine=mean_cosine(alignment, [each.examples * each.entered for each in mean.accepted]),
-        turn=turn_of(state.previous, state.model, mean.model),
-        overlap=again / len(order.cohort),
-        stretch=verdict.stretch,
-        bytes=down * len(order.cohort) + mean.bytes_up,
-        seconds=clock.seconds(),
-        losses={each.client: each.loss for each in mean.accepted},
-        examples={each.client: each.examples for each in mean.accepted},
-        blown=tuple(refusal.client for refusal in mean.refused if refusal.diverged),
-        method={**scalars_of(mean.model.server), **mean.reported} if mean.accepted else {},
-    )
-
-
-def scalars_of(packages: Packages) -> dict[str, float]:
-    """Those that are a single number, by name."""
-    return {name: float(each["value"]) for name, each in packages.items() if list(each) == ["value"]}
-
-
-def weighted_mean(accepted: Sequence[Accepted], of: Callable[[Accepted], float]) -> float:
-    """Over the clients that counted, each by its examples; 0 if there are none."""
-    examples = sum(each.examples for each in accepted)
-    return math.fsum(each.examples * of(each) for each in accepted) / max(1, examples)
-
-
 def tests_in(ex: Experiment, round: int) -> bool:
     """Whether the metrics are measured in this round."""
     return round % ex.test_every == 0 or round == ex.rounds
@@ -286,36 +234,6 @@ def mean_metrics(accepted: Sequence[Accepted]) -> dict[str, float]:
         own = [(each.examples, each.metrics[name]) for each in accepted if name in each.metrics]
         found[name] = math.fsum(n * value for n, value in own) / sum(n for n, _ in own)
     return found
-
-
-def relative_norm(mean: Aggregated) -> float | None:
-    """How far the clients went, on average, as a share of the model's norm; None: that says nothing."""
-    average = weighted_mean(mean.accepted, lambda each: each.update_norm)
-    return average / mean.model_norm if average and mean.model_norm else None
-
-
-def mean_cosine(alignment: float | None, weighted: Sequence[float]) -> float | None:
-    """Between the steps of two clients; `weighted`: their norms, each as much as it counts in the mean.
-
-    With shares q_i of them, ||sum_i q_i u_i||^2 = sum_i q_i^2 + sum_(i != j) q_i q_j cos_ij for directions u_i, and the
-    left side is the alignment's square.
-    """
-    total = math.fsum(weighted)
-    same = math.fsum((each / total) ** 2 for each in weighted) if total else 1.0
-    return None if alignment is None or same > 1 - 1e-9 else (alignment**2 - same) / (1 - same)
-
-
-def turn_of(before: Snapshot | None, here: Snapshot, there: Snapshot) -> float | None:
-    """The cosine between two steps in a row; None: the first is not kept, or one of them leads nowhere."""
-    if before is None:
-        return None
-    products = []
-    for name, w in here.params.items():
-        if w.is_floating_point():
-            a, b = (step.double().flatten() for step in (w - before.params[name], there.params[name] - w))
-            products.append((float(a @ b), float(a @ a), float(b @ b)))
-    along, first, second = map(math.fsum, zip(*products, strict=True))
-    return finite(along / math.sqrt(first * second)) if first and second else None
 
 
 def extremes(state: ServerState, loss: float | None) -> tuple[float | None, float | None]:
@@ -388,71 +306,3 @@ def handed_out(ex: Experiment, model: Snapshot, measure: Measure, kept: Best | N
     usable = {name: loss for name, loss in losses.items() if loss is not None and math.isfinite(loss)}
     best = min(usable, key=lambda name: usable[name]) if usable else LAST
     return best, models[best]
-
-
-def sample_cohort(clients: int, fraction: float, seed: int, round: int, passes: bool = True) -> tuple[int, ...]:
-    """Line 5: a selection of C*K clients (at least one), in client order.
-
-    In passes: all clients in a new random order, cut into cohorts; the last cohort of a pass is filled up with those
-    who were the first in it. So everyone trains at least once in 1/C rounds.
-    """
-    # PAPER (line 5): a random selection. HERE: in shuffled passes. WHY: whose turn it was is most of the noise in L_t
-    # where clients differ; see docs/deviations.md.
-    size = cohort_size(clients, fraction)
-    if size == clients:
-        return tuple(range(clients))
-    number, place = divmod(round - 1, pass_length(clients, fraction)) if passes else (round - 1, 0)
-    shuffled = torch.randperm(clients, generator=generator(seed, "cohort", number + 1)).tolist()
-    return tuple(sorted(shuffled[(place * size + each) % clients] for each in range(size)))
-
-
-def times_asked(clients: int, fraction: float, seed: int, passes: bool = True) -> Callable[[int], int]:
-    """How often the client that was in most cohorts was in them, up to a round and with it."""
-    counts, known = [0] * clients, [0]
-
-    def most(round: int) -> int:
-        for t in range(len(known), round + 1):
-            for client in sample_cohort(clients, fraction, seed, t, passes):
-                counts[client] += 1
-            known.append(max(counts))
-        return known[round]
-
-    return most
-
-
-def pass_length(clients: int, fraction: float) -> int:
-    """How many rounds it takes until everyone has trained."""
-    return math.ceil(clients / cohort_size(clients, fraction))
-
-
-def cohort_size(clients: int, fraction: float) -> int:
-    return min(clients, max(1, round(fraction * clients)))
-
-
-@dataclass
-class Stopwatch:
-    """Seconds spent in each part. A part inside another counts for itself alone."""
-
-    parts: dict[str, float] = field(default_factory=dict)
-    _inner: float = 0.0
-
-    @contextmanager
-    def __call__(self, part: str) -> Iterator[None]:
-        begin, outer, self._inner = time.perf_counter(), self._inner, 0.0
-        yield
-        spent = time.perf_counter() - begin
-        self.parts[part] = self.parts.get(part, 0.0) + spent - self._inner
-        self._inner = outer + spent
-
-    def each(self, part: str, items: Iterable[T]) -> Iterator[T]:
-        """The same items; the time to produce each is counted."""
-        iterator = iter(items)
-        while True:
-            with self(part):
-                item = next(iterator, None)
-            if item is None:
-                return
-            yield item
-
-    def seconds(self) -> dict[str, float]:
-        return {part: round(spent, 6) for part, spent in self.parts.items()}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fedaccord.config import ALL_DATA, Settings
-from fedaccord.core.algorithm import cohort_size
+from fedaccord.core.cohorts import cohort_size
 from fedaccord.core.errors import SettingsError
 from fedaccord.methods.registry import find
 

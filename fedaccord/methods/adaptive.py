@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fedaccord.core.algorithm import pass_length
+from fedaccord.core.cohorts import pass_length
 from fedaccord.core.protocols import Part, Policy
 from fedaccord.core.records import Hyper
 from fedaccord.core.settings import at_least, one_of, setting

@@ -14,8 +14,9 @@ from fedaccord.client.optimizers import ClientOptimizer, by_name, check_settings
 from fedaccord.client.side import ClientSide
 from fedaccord.client.training import Site
 from fedaccord.config import FIELDS, OWN, Settings
-from fedaccord.core.algorithm import BEST, LAST, Experiment, Watch, cohort_size, times_asked
+from fedaccord.core.algorithm import BEST, LAST, Experiment, Watch
 from fedaccord.core.batches import clone
+from fedaccord.core.cohorts import cohort_size, times_asked
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.params import read_params
 from fedaccord.core.processes import usable_cores

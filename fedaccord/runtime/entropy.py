@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedaccord.core.algorithm import mean_cosine
 from fedaccord.core.batches import clone, output_of
 from fedaccord.core.errors import FedAccordError
+from fedaccord.core.observing import mean_cosine
 from fedaccord.core.processes import torch_threads
 from fedaccord.core.records import ClientData
 from fedaccord.core.seeds import generator, global_seed

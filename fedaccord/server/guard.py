@@ -4,7 +4,8 @@ import math
 from dataclasses import replace
 from functools import partial
 
-from fedaccord.core.algorithm import LAST, PLAUSIBLE, TRIES, Aggregated, Guard, Measure, Verdict, relative_norm
+from fedaccord.core.algorithm import LAST, PLAUSIBLE, TRIES, Aggregated, Guard, Measure, Verdict
+from fedaccord.core.observing import relative_norm
 from fedaccord.core.records import ServerState, Snapshot
 from fedaccord.server.steps import towards
 from fedaccord.server.stretch import Length

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Sequence
 
-from fedaccord.core.algorithm import Aggregated, weighted_mean
+from fedaccord.core.algorithm import Aggregated
+from fedaccord.core.observing import weighted_mean
 from fedaccord.core.records import Snapshot, Stretch
 
 REACH = (2.0, 16.0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedaccord import config
-from fedaccord.core.algorithm import sample_cohort, times_asked
+from fedaccord.core.cohorts import sample_cohort, times_asked
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.records import ClientUpdate
 from fedaccord.runtime.build import from_task

@@ -9,9 +9,11 @@ import torch
 from helpers import hyper, module_with, server_chain
 
 from fedaccord import config
-from fedaccord.core.algorithm import Stopwatch, Verdict, observation, run, run_round, start
+from fedaccord.core.algorithm import Verdict, run, run_round, start
+from fedaccord.core.observing import observation
 from fedaccord.core.protocols import Measured
 from fedaccord.core.records import ClientUpdate, Order, ServerState
+from fedaccord.core.stopwatch import Stopwatch
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import checkpoint, drive
 from fedaccord.runtime.folder import RunFolder, params_sha256

@@ -1,0 +1,92 @@
+"""What a policy is told of a round: how far the clients went, whether they agree, what it cost."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fedaccord.core.records import Accepted, Observation, Order, Packages, ServerState, Snapshot, finite, size_of
+from fedaccord.core.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from fedaccord.core.algorithm import Aggregated, Verdict
+
+
+def observation(
+    t: int,
+    state: ServerState,
+    order: Order,
+    mean: "Aggregated",
+    verdict: "Verdict",
+    metrics: Mapping[str, float],
+    clock: Stopwatch,
+) -> Observation:
+    """What a policy may learn from: everything that the server has seen of this round."""
+    norms = {each.client: each.update_norm for each in mean.accepted}
+    average = weighted_mean(mean.accepted, lambda each: each.entered)
+    alignment = mean.step_norm / average if average else None
+    diverged = sum(refusal.diverged for refusal in mean.refused)
+    again = sum(state.model.accepted.get(client) == t - 1 for client in order.cohort)
+    down = sum(size_of(params) for params in (order.params, order.previous or {}, *order.down.values()))
+    return Observation(
+        round=t,
+        reward=verdict.reward,
+        carried_out=verdict.carried_out,
+        loss=verdict.loss,
+        metrics=metrics,
+        update_norms=norms,
+        relative=relative_norm(mean),
+        diverged=diverged / max(1, diverged + len(mean.accepted)),
+        step_norm=finite(mean.step_norm),
+        alignment=alignment,
+        cosine=mean_cosine(alignment, [each.examples * each.entered for each in mean.accepted]),
+        turn=turn_of(state.previous, state.model, mean.model),
+        overlap=again / len(order.cohort),
+        stretch=verdict.stretch,
+        bytes=down * len(order.cohort) + mean.bytes_up,
+        seconds=clock.seconds(),
+        losses={each.client: each.loss for each in mean.accepted},
+        examples={each.client: each.examples for each in mean.accepted},
+        blown=tuple(refusal.client for refusal in mean.refused if refusal.diverged),
+        method={**scalars_of(mean.model.server), **mean.reported} if mean.accepted else {},
+    )
+
+
+def scalars_of(packages: Packages) -> dict[str, float]:
+    """Those that are a single number, by name."""
+    return {name: float(each["value"]) for name, each in packages.items() if list(each) == ["value"]}
+
+
+def weighted_mean(accepted: Sequence[Accepted], of: Callable[[Accepted], float]) -> float:
+    """Over the clients that counted, each by its examples; 0 if there are none."""
+    examples = sum(each.examples for each in accepted)
+    return math.fsum(each.examples * of(each) for each in accepted) / max(1, examples)
+
+
+def relative_norm(mean: "Aggregated") -> float | None:
+    """How far the clients went, on average, as a share of the model's norm; None: that says nothing."""
+    average = weighted_mean(mean.accepted, lambda each: each.update_norm)
+    return average / mean.model_norm if average and mean.model_norm else None
+
+
+def mean_cosine(alignment: float | None, weighted: Sequence[float]) -> float | None:
+    """Between the steps of two clients; `weighted`: their norms, each as much as it counts in the mean.
+
+    With shares q_i of them, ||sum_i q_i u_i||^2 = sum_i q_i^2 + sum_(i != j) q_i q_j cos_ij for directions u_i, and the
+    left side is the alignment's square.
+    """
+    total = math.fsum(weighted)
+    same = math.fsum((each / total) ** 2 for each in weighted) if total else 1.0
+    return None if alignment is None or same > 1 - 1e-9 else (alignment**2 - same) / (1 - same)
+
+
+def turn_of(before: Snapshot | None, here: Snapshot, there: Snapshot) -> float | None:
+    """The cosine between two steps in a row; None: the first is not kept, or one of them leads nowhere."""
+    if before is None:
+        return None
+    products = []
+    for name, w in here.params.items():
+        if w.is_floating_point():
+            a, b = (step.double().flatten() for step in (w - before.params[name], there.params[name] - w))
+            products.append((float(a @ b), float(a @ a), float(b @ b)))
+    along, first, second = map(math.fsum, zip(*products, strict=True))
+    return finite(along / math.sqrt(first * second)) if first and second else None
