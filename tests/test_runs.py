@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import pytest
 import torch
@@ -18,9 +19,12 @@ from fedaccord.core.errors import RunError
 from fedaccord.core.packages import flatten
 from fedaccord.core.processes import processor_kind, processor_model
 from fedaccord.core.records import RoundLog, ServerState, Snapshot
+from fedaccord.core.settings import LENGTH, OPERATION
+from fedaccord.methods.registry import find
 from fedaccord.runtime.build import from_task
+from fedaccord.runtime.changes import other_settings
 from fedaccord.runtime.drive import checkpoint, drive
-from fedaccord.runtime.folder import RunFolder, fingerprint, log_sha256, params_sha256, read_rounds, sealed
+from fedaccord.runtime.folder import LATER, RunFolder, fingerprint, log_sha256, params_sha256, read_rounds, sealed
 from fedaccord.tasks import find_task
 
 ROUNDS = 12
@@ -365,3 +369,27 @@ def test_the_model_of_a_processor(tmp_path, text, model):
     (tmp_path / "cpuinfo").write_text(text)
     assert processor_model(tmp_path / "cpuinfo") == model
     assert processor_model(tmp_path / "absent") != ""
+
+
+BEFORE = """
+address allow_empty alpha augment average baseline batch_size checkpoint_every classes_per_client client_test
+clients clip_gradient clip_norm cohorts deadline device diagonal engine entropy_weight evaluate follow
+fraction grid guards hold hyper_lr image_size init interval lr lr_decay method metrics min_replies mlflow
+momentum nesterov optimizer optimizer_state paired patience precision psi readers replay reports rm_batch
+rm_kernel rm_layers rm_memory rm_step rm_weight rounds seed server_lr shards_per_client split start
+step_search steps steps_decay store task tensorboard test_every threads travels validation_per_class wandb
+weight_decay weighting width workers yardstick
+"""
+"""What version 2 began with, for a run of FA+RM+AH."""
+
+
+def test_a_setting_that_came_later_does_not_keep_a_run_from_going_on():
+    """Whoever adds a setting notes in LATER what runs of before did."""
+    settings = config.make({"task": "kws", "method": "FA+RM+AH"})
+    brought = config.table(find(settings.method))
+    new = {name: value for name, value in settings.values().items() if name not in BEFORE.split() and value is not None}
+    new = {name: value for name, value in new.items() if brought[name].role not in (LENGTH, OPERATION)}
+    assert new == {name: LATER[name] for name in new}
+    text = config.to_toml(settings)
+    before = {name: value for name, value in tomllib.loads(text).items() if name not in new}
+    assert other_settings(before, settings) == []

@@ -47,7 +47,10 @@ from fedaccord.server.privacy import SECRET
 GENERATIONS = 2
 PREVIOUS, KEPT = "previous-", "best"
 SETTINGS, ROUNDS, CSV, METRICS, CODE = "settings.toml", "rounds.jsonl", "rounds.csv", "metrics.json", "code.json"
-LATER = {"keep": "last", "robust": "mean", "trim": 0.1, "dp_noise": 0.0, "dp_delta": 1e-5, "partial": False}
+LATER = {
+    "keep": "last", "robust": "mean", "trim": 0.1, "dp_noise": 0.0, "dp_delta": 1e-5, "partial": False, "epochs": 0.0,
+    "alone": "", "min_examples": 0,
+}  # fmt: skip
 """Settings that came after version 2, each with what runs of before did: with that value it does not count."""
 CHECKPOINTS, PRIVATE, FIXED = "checkpoints", "private", "fixed.safetensors"
 
