@@ -6,11 +6,11 @@ opposed clients want few iterations, alike ones many. Opposed clients can look a
 the same overshoot), but alike clients never look opposed for a whole pass, so the pass with the smallest mean decides.
 A server without a set cannot look for a length; then two of its steps in a row that go the same way say: longer.
 
-A run begins with a run-in, a pass over the clients at a time: the rate doubles until the server wants no more. It
-begins in the middle of the grid or where it was told to; if the clients then go too far for the size of the model, or
-hardly anywhere, the rate is first put where they would go a small part of it. Then REINFORCE takes over, and the rate
-goes on following as far as the clients are alike: with opposed ones the length that the server wants says more about
-who was wrong last than about the rate.
+A run begins with a run-in, a pass over the clients at a time (a round, once they are known to be alike): the rate
+doubles until the server wants no more. It begins in the middle of the grid or where it was told to; if the clients then
+go too far for the size of the model, or hardly anywhere, the rate is first put where they would go a small part of it.
+Then REINFORCE takes over, and the rate goes on following as far as the clients are alike: with opposed ones the length
+that the server wants says more about who was wrong last than about the rate.
 
 The state is a plain JSON value:
     run_in    whether the run-in goes on
@@ -115,14 +115,17 @@ class Pace:
             if pace["run_in"] and self.alike(pace) == 0.0:
                 pace, mu = self.iterations(pace, mu)
             return *self.moved(pace, mu, -away, "its last step did harm"), True
-        if not over:
+        early = not over
+        if early and not self.sure(pace):
             return pace, mu, False
         more, why = self.judged(pace)
+        if early and more <= 0:
+            return pace, mu, False
         searched, pace = bool(pace["lengths"]), {**pace, "passed": True, "lengths": [], "earned": 0.0}
         if len(pace["cosines"]) > max(known, self.lap):  # the first pass says too little
             pace, mu = self.iterations(pace, mu)
         if pace["run_in"]:
-            return *self.running_in(pace, mu, more, why, searched), False
+            return *self.running_in(pace, mu, more, why, searched), early
         size = 0.0 if self.late else LATER * self.alike(pace) * ((more > 0) - (more < 0))
         return *self.moved(pace, mu, size, why), False
 
@@ -199,6 +202,12 @@ class Pace:
             usual = max(0.0, math.log2(seen.stretch.reach) - ROOM)
             pace["lengths"] = [*pace["lengths"], max(0.0, length - usual) if length > 0 else length]
         return pace
+
+    def sure(self, pace: State) -> bool:
+        """Whether a round of the run-in says enough by itself: a whole pass has shown the clients to be alike, so that
+        any of them speak for all, and the server wanted to go twice as far."""
+        known = self.lap > 1 and pace["run_in"] and len(pace["cosines"]) >= self.span and self.alike(pace) == 1.0
+        return known and not self.late and bool(pace["lengths"]) and pace["lengths"][-1] >= 1.0
 
     def gone(self, pace: State, unknown: float) -> float:
         """How far the clients went in the last round, as a share of the model's norm, where that says anything."""

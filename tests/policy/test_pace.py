@@ -211,9 +211,17 @@ def test_lengths_that_contradict_each_other_say_nothing():
     assert rate(state) == pytest.approx(rate(play([round_of(1.0)] * 4)[2]))
 
 
-def test_a_pass_of_several_rounds_is_judged_as_a_whole():
-    chosen, _, _ = play([round_of(2.0)] * 4, lap=2)
-    assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.032, 0.056, 0.056])
+@pytest.mark.parametrize(
+    ("alignment", "wanted", "rates"),
+    [
+        (OPPOSED, 8.0, [0.032, 0.032, 0.056, 0.056, 0.133]),  # 8 is beyond what opposed clients always want
+        (ALIKE, 1.5, [0.032, 0.032, 0.056, 0.056, 0.133]),
+        (ALIKE, 2.0, [0.032, 0.032, 0.056, 0.133, 0.237]),  # after a pass that showed them to be alike, a round will do
+    ],
+)
+def test_a_pass_of_several_rounds_is_judged_as_a_whole(alignment, wanted, rates):
+    chosen, _, _ = play([round_of(wanted, alignment)] * 5, lap=2)
+    assert [lr for lr, _ in chosen] == pytest.approx(rates)
 
 
 def test_a_pass_of_the_run_in_ends_with_the_cohorts_pass():
@@ -224,9 +232,12 @@ def test_a_pass_of_the_run_in_ends_with_the_cohorts_pass():
     assert [Pace(GRID, lap=3).lasts(round) for round in (1, 2, 3, 4)] == [3, 2, 1, 3]
 
 
-@pytest.mark.parametrize(("alignment", "ends"), [(ALIKE, 0.0632), (OPPOSED, 0.1265 * math.exp(-BACK))])
+@pytest.mark.parametrize(("alignment", "ends"), [(ALIKE, 0.1265), (OPPOSED, 0.1265 * math.exp(-BACK))])
 def test_a_part_of_opposed_clients_stops_the_rate_from_rising_but_does_not_lower_it(alignment, ends):
-    """Two doublings from 0.0316. Those who were not in it are always forgotten a little; alike clients mean it."""
+    """Two doublings from 0.0316, of alike clients three and a halving: after the first pass each round counts for them.
+
+    Those who were not in it are always forgotten a little; alike clients mean it.
+    """
     wanted = (2.0, 2.0, 2.0, 2.0, 0.5, 0.5, 0.5, 0.5)  # two rounds a pass
     _, _, state = play([round_of(each, alignment) for each in wanted], lap=2)
     assert rate(state) == pytest.approx(ends, rel=2e-2)
