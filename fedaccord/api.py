@@ -211,8 +211,10 @@ def federate(
     state, experiment = outcome.state, setup.experiment
     load_params(model, handed_out(experiment, state.model, measuring(experiment), state.kept)[1])
     fixed = read_params(model, setup.travel.fixed)
-    about = (outcome.about, setup.metrics, fixed, outcome.classes, setup.code)
-    return History(model.eval(), outcome.rounds, setup.settings, state, *about)
+    return History(
+        model.eval(), outcome.rounds, setup.settings, state, outcome.about, setup.metrics, fixed, outcome.classes,
+        setup.code,
+    )  # fmt: skip
 
 
 def open_folder(path: Path, settings: Settings) -> RunFolder:

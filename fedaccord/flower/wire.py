@@ -235,10 +235,7 @@ def read_identity(record: Mapping[str, Any]) -> tuple[int | None, list[int], int
 
     The last is how many examples it has in all; 0 if it does not say so in a number.
     """
-    client, labels, examples = record.get("client"), record.get("labels"), record.get("examples", 0)
-    known = isinstance(labels, list) and len(labels) <= CLASSES and all(type(n) is int and n >= 0 for n in labels)
-    return (
-        client if type(client) is int else None,
-        labels if isinstance(labels, list) and known else [],
-        examples if type(examples) is int else 0,
-    )
+    client, labels, examples = record.get("client"), record.get("labels", []), record.get("examples", 0)
+    if not isinstance(labels, list) or len(labels) > CLASSES or not all(type(n) is int and n >= 0 for n in labels):
+        labels = []
+    return client if type(client) is int else None, labels, examples if type(examples) is int else 0
