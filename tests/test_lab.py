@@ -19,7 +19,7 @@ from fedaccord.cli.tuner import candidate
 from fedaccord.core.errors import SettingsError
 from fedaccord.experiments import lab, runner
 from fedaccord.experiments import search as searching
-from fedaccord.experiments.search import Schedule, around, search
+from fedaccord.experiments.search import Schedule, around, beside, search
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.report import regret
 from fedaccord.report.regret import Oracle, Result, interval, mean_over_problems
@@ -36,8 +36,8 @@ def test_every_problem_can_be_run_and_is_tested_evenly_to_the_end():
     candidates = {"default": {}, "random": {}}
     work = lab.Lab(NOWHERE, list(lab.PROBLEMS.values()), list(lab.PARTS), candidates, [0])
     cells = work.wanted(work.problems)
-    # 14 searches of 7 schedules and 16 problems with two candidates, each with both client parts
-    assert len(cells) == 2 * (14 * 7 + 16 * 2)
+    # 14 searches of 7 schedules, at whose ends those of FA+RM begin, and 16 problems with two candidates and both parts
+    assert len(cells) == 14 * 7 + 2 * 16 * 2
     for cell in cells:
         rounds, every = cell.settings.rounds, cell.settings.test_every
         assert rounds % every == 0
@@ -46,7 +46,7 @@ def test_every_problem_can_be_run_and_is_tested_evenly_to_the_end():
         assert cell.settings.values().get("rm_batch") == (16 if "RM" in cell.method else None)
     rounds = {each.name: each.settings["rounds"] for each in lab.PROBLEMS.values()}
     wanted = {"mnist": 200, "fashion": 150, "digits": 100, "kws16": 80, "cifar16": 100}
-    wanted |= {"kws16-iid": 40, "kws16-natural": 40, "cifar16-iid": 50}
+    wanted |= {"kws16-iid": 40, "kws16-natural": 40, "cifar16-iid": 25}
     assert all(rounds[name] == wanted[max((w for w in wanted if name.startswith(w)), key=len)] for name in rounds)
 
 
@@ -127,6 +127,34 @@ def test_no_search_goes_below_one_iteration():
     found = search(around(0.1, 3, 100), lambda s: s.steps)
     assert [(s.lr, s.steps) for s in list(found.losses)[7:]] == [(0.2, 1), (0.05, 1)]
     assert (found.chosen, found.at_edge) == (Schedule(0.1, 0.9772, 1), False)
+
+
+def test_a_search_goes_to_108_iterations_and_says_that_its_best_is_at_an_edge():
+    """More are always better: 108 of the cross 12, 36, 108; both sides of its rate are tried, 216 are not."""
+    found = search(around(0.1, 36, 100), lambda s: -s.steps)
+    assert [(s.lr, s.steps) for s in list(found.losses)[7:]] == [(0.2, 108), (0.05, 108)]
+    assert (found.chosen, found.at_edge) == (Schedule(0.1, 0.9772, 108), True)
+
+
+def test_a_search_that_begins_at_anothers_best_is_a_cross_around_it():
+    decays = {"lr_decay": 0.9, "steps_decay": 0.8}
+    assert beside(Schedule(0.2, steps=6, **decays)) == tuple(
+        Schedule(lr, steps=steps, **decays) for lr, steps in ((0.2, 6), (0.4, 6), (0.1, 6), (0.2, 12), (0.2, 3))
+    )
+    assert [s.steps for s in beside(Schedule(0.2, 1.0, 1))] == [1, 1, 1, 2]
+    assert [s.steps for s in beside(Schedule(0.2, 1.0, 108))] == [108, 108, 108, 54]
+
+
+def test_the_search_of_another_client_part_waits_for_that_of_fa(tmp_path, monkeypatch):
+    problem = lab.PROBLEMS["digits-one"]
+    work = lab.Lab(tmp_path, [problem], ["FA+RM"], {}, [0])
+    assert [cell.method for cell in work.wanted([problem])] == ["FA"] * 7
+    found = {each: abs(np.log(each.lr / 0.2)) + abs(np.log(each.steps / 6)) for each in problem.first}
+    losses = {lab.fixed_cell(problem, "FA", each, lab.SELECTION).name: loss for each, loss in found.items()}
+    monkeypatch.setattr(
+        work, "trace", lambda cell: lab.Trace((), 0, losses[cell.name]) if cell.name in losses else None
+    )
+    assert [cell.method for cell in work.wanted([problem])] == ["FA"] * 7 + ["FA+RM"] * 5
 
 
 def test_a_search_that_lacks_runs_names_them_and_chooses_nothing():

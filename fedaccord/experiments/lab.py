@@ -20,7 +20,7 @@ from fedaccord.core.files import make_folder, write_durably
 from fedaccord.core.seeds import numpy_generator
 from fedaccord.data import catalog
 from fedaccord.experiments import runner
-from fedaccord.experiments.search import Schedule, Search, around, search
+from fedaccord.experiments.search import Schedule, Search, around, beside, search
 from fedaccord.experiments.study import Cell, Row, finished, known_task
 from fedaccord.methods.registry import find
 from fedaccord.policy.grid import HyperGrid
@@ -45,7 +45,8 @@ CANDIDATES: dict[str, Mapping[str, Any]] = {
 RANDOM = "random"
 """The control: one h, drawn from the grid by the seed, in every round. It is no tuner but a fixed schedule."""
 
-PARTS: dict[str, Mapping[str, Any]] = {"FA": {}, "FA+RM": {"rm_batch": 16}}
+PLAIN = "FA"
+PARTS: dict[str, Mapping[str, Any]] = {PLAIN: {}, "FA+RM": {"rm_batch": 16}}
 """Client parts, and the settings that both the oracle and the candidates have with them."""
 
 SELECTION = 10
@@ -88,7 +89,7 @@ def problem(name: str, task: str, rounds: int, lr: float, steps: int, **settings
 ONE: dict[str, Any] = {"split": "non-iid"}  # one class a client
 IID: dict[str, Any] = {"split": "iid"}
 DIRICHLET = {"split": "dirichlet", "alpha": 0.1, "clients": 20, "fraction": 0.3}
-SPEAKERS = {"split": "natural", "clients": 20}
+SPEAKERS = {"split": "natural", "clients": 20, "fraction": 0.3}
 HALF = {"fraction": 0.5}
 NARROW = {"width": 16, "batch_size": 16}  # a third of the price of mini-batches of 64
 
@@ -104,7 +105,7 @@ WITH_SERVER = (
     problem("kws16-one-C1", "kws", 80, 0.05, 3, **ONE, **NARROW),
     problem("kws16-one-C0.5", "kws", 80, 0.05, 3, **ONE, **NARROW, **HALF),
     problem("kws16-natural", "kws", 40, 0.1, 36, **SPEAKERS, **NARROW),
-    problem("cifar16-iid-C1", "cifar10", 50, 0.05, 36, **IID, **NARROW),
+    problem("cifar16-iid-C1", "cifar10", 25, 0.05, 36, **IID, **NARROW),
     problem("cifar16-one-C1", "cifar10", 100, 0.05, 6, **ONE, **NARROW),
     problem("cifar16-one-C0.5", "cifar10", 100, 0.05, 6, **ONE, **NARROW, **HALF),
 )
@@ -202,9 +203,11 @@ class Lab:
         return list({cell.name: cell for cell in cells}.values())
 
     def searching(self, problem: Problem, part: str) -> Iterator[Cell]:
-        """The runs of the search for a problem's oracle, as far as it got."""
+        """The runs of the search for a problem's oracle, as far as it got, and of the one that it begins at."""
+        if part != PLAIN:
+            yield from self.searching(problem, PLAIN)
         searched, found = self.search(problem, part)
-        return (fixed_cell(searched, part, each, SELECTION) for each in (*found.losses, *found.missing))
+        yield from (fixed_cell(searched, part, each, SELECTION) for each in (*found.losses, *found.missing))
 
     def reporting(self, problem: Problem, part: str) -> Iterator[Cell]:
         """The runs of the oracle, once it is found, and of all candidates."""
@@ -222,14 +225,21 @@ class Lab:
         return make_cell(problem, part, candidate, seed, part, drawn(tuned.settings.grid, problem, seed))
 
     def search(self, problem: Problem, part: str) -> tuple[Problem, Search]:
-        """How far the search for a problem's oracle is, and the problem that it is made on."""
+        """How far the search for a problem's oracle is, and the problem that it is made on.
+
+        That of FA begins with the problem's first schedules; others, whose runs are dearer, at what was best with FA.
+        """
         searched = PROBLEMS[problem.oracle] if problem.oracle else problem
+        first: Sequence[Schedule] = searched.first
+        if part != PLAIN:
+            plain = self.search(searched, PLAIN)[1].chosen
+            first = () if plain is None else beside(plain)
 
         def loss_of(schedule: Schedule) -> float | None:
             trace = self.trace(fixed_cell(searched, part, schedule, SELECTION))
             return None if trace is None else trace.loss
 
-        return searched, search(searched.first, loss_of)
+        return searched, search(first, loss_of)
 
     def trace(self, cell: Cell) -> Trace | None:
         """What a run's log says, if it is finished; complains about a run that was another experiment."""
