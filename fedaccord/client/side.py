@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fedaccord.core.batches import Batch, output_of
@@ -90,7 +91,7 @@ class ClientSide:
             held = {slot: [params[name] for name in weights] for slot, params in part.own(kept).items()}
             steps.append((made, Step([], [], hyper, received, sent, held, stacked)))
         gradients = any(made.corrects(hyper) == THE_GRADIENTS for _, made in active)
-        return Corrections(steps, gradients, len(weights))
+        return Corrections(steps, gradients, len(weights), any(made.looks_back for _, made in active))
 
     def held(self, kept: Packages) -> Packages:
         """What a client kept, with zeros in the slots of a client that never kept anything."""
@@ -100,12 +101,20 @@ class ClientSide:
 class Corrections:
     """The methods' in-place hooks before an optimizer step, at one fixed place."""
 
-    def __init__(self, steps: Sequence[tuple[ClientPart, Step]], gradients: bool, count: int):
+    def __init__(self, steps: Sequence[tuple[ClientPart, Step]], gradients: bool, count: int, looks_back: bool = False):
         self.steps = steps
         self.count = count  # of the trained weights, the first so many: those that travel
         self.gradients = gradients  # whether gradients may be changed: then they must not be shared with anything
+        self.looks_back = looks_back
+        self.last: list[Tensor] = []  # the weights of the step before, if a part looks back
+        self.before: Sequence[Tensor] = ()  # this mini-batch's gradients there: whoever runs the steps sets it
 
     def __call__(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        if self.looks_back:
+            turn = list(torch._foreach_sub(list(gradients[: self.count]), list(self.before))) if self.last else []
+            for _, step in self.steps:
+                step.turn[:] = turn
+            self.last, self.before = [weight.detach().clone() for weight in weights[: self.count]], ()
         for made, step in self.steps:
             step.weights[:], step.gradients[:] = weights[: self.count], gradients[: self.count]
             made.correct(step)

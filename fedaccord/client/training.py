@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fedaccord.client.optimizers import ClientOptimizer
-from fedaccord.client.side import ClientSide
-from fedaccord.core.batches import clone, output_of
+from fedaccord.client.side import ClientRound, ClientSide
+from fedaccord.core.batches import Batch, clone, output_of
 from fedaccord.core.errors import FedAccordError, TaskError, first_line
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import trained_weights
@@ -142,7 +142,10 @@ def one_round(site: Site, model: nn.Module, order: Order, client: int, kept: Pac
     batches = data.batches(minibatches(site, order, client), generator(site.seed, "reading", order.round, client))
     with global_seed(site.seed, "dropout", order.round, client), closing(batches):
         for batch in batches:  #                                                                               8
-            loss = work(site.prepare(batch.inputs, augment), batch.targets)  #                                 9
+            inputs = site.prepare(batch.inputs, augment)
+            if corrections is not None and (last := corrections.last):
+                corrections.before = looked_back(model, work, list(own.values()), last, inputs, batch.targets)
+            loss = work(inputs, batch.targets)  #                                                              9
             descend(torch.autograd.grad(loss, descend.weights, allow_unused=True, materialize_grads=True))  # 10
             total += loss.detach()
             done += 1
@@ -154,6 +157,28 @@ def one_round(site: Site, model: nn.Module, order: Order, client: int, kept: Pac
     sent, keeps = work.finish(params, beside_method, corrections, steps=fewer)  #                             12
     mean, share = float(total) / done, done / hyper.steps
     return ClientUpdate(client, params, len(data), mean, sent, *reports, round=order.round, done=share), keeps
+
+
+def looked_back(
+    model: nn.Module,
+    work: ClientRound,
+    weights: Sequence[Tensor],
+    last: Sequence[Tensor],
+    inputs: Batch,
+    targets: Batch,
+) -> Sequence[Tensor]:
+    """The gradients of this mini-batch at other weights; model, buffers and random numbers are then as they were."""
+    here = [[each.detach().clone() for each in tensors] for tensors in (weights, list(model.buffers()))]
+    with torch.random.fork_rng():
+        with torch.no_grad():
+            for weight, other in zip(weights, last, strict=True):
+                weight.copy_(other)
+        found = torch.autograd.grad(work(inputs, targets), weights, allow_unused=True, materialize_grads=True)
+    with torch.no_grad():
+        for tensors, values in zip((weights, list(model.buffers())), here, strict=True):
+            for each, value in zip(tensors, values, strict=True):
+                each.copy_(value)
+    return found
 
 
 @torch.no_grad()

@@ -107,6 +107,9 @@ class Step:
     kept: Mapping[str, list[Tensor]]  # what the client kept in such slots, zeros before its first round
     stacked: bool = False  # whether every tensor has that leading axis
     memory: dict[str, Any] = field(default_factory=dict)  # whatever shall last from step to step of this round
+    turn: list[Tensor] = field(default_factory=list)
+    """For a part that looks back, from the second step on: the loss's gradients here less those of the same mini-batch
+    at the weights of the step before."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,9 @@ NOTHING, THE_WEIGHTS, THE_GRADIENTS = "", "weights", "gradients"
 
 class ClientPart:
     """What a part of a method does at the clients. Override what is needed."""
+
+    looks_back = False
+    """Whether `correct` wants `Step.turn`, for which every mini-batch is run twice."""
 
     def corrects(self, hyper: Hyper) -> str:
         """What `correct` changes with these hyper-parameters: NOTHING, THE_WEIGHTS, or THE_GRADIENTS (and weights)."""
@@ -298,6 +304,7 @@ class Part:
     settings: tuple[Setting, ...] = ()
     slots = Slots()
     sets_length = False  # whether it decides how far the server goes, so that nobody else may look for a length
+    replaces = ""  # what it does in a way of its own, so that no other part of a method may; "" for nothing
 
     def prepare(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
         """Change the model in place before anything else is done with it, wherever it is built: freeze weights, or
@@ -345,6 +352,18 @@ class Method:
 
     name: str
     parts: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse parts that each do the same thing in a way of its own: their sum is neither the one nor the other."""
+        taken: dict[str, str] = {}
+        for part in self.parts:
+            for what in filter(None, (part.replaces, "the length of the server's step" if part.sets_length else "")):
+                if what in taken:
+                    raise SettingsError(
+                        f"method {self.name}: {taken[what]} and {part.name} cannot be joined, because each replaces "
+                        f"{what} by its own; take one of them"
+                    )
+                taken[what] = part.name
 
     @property
     def settings(self) -> dict[str, Setting]:

@@ -71,6 +71,7 @@ class RayEngine(SerialEngine):
         self.store = ClientStore(folder, in_memory=folder is None)
         knock(self.address)
         if not ray.is_initialized():
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
             here = {"address": "local", "num_cpus": self.count, "include_dashboard": False}  # never somebody else's
             where: dict[str, Any] = {"address": self.address} if self.address else here
             try:

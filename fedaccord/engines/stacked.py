@@ -178,6 +178,10 @@ class Stacks:
         total, arguments = torch.zeros(len(stack.clients)), stack.arguments()
         with torch.no_grad():
             for inputs, targets in self.batches(stack, index, augment):
+                if corrections is not None and corrections.last:
+                    other = [*corrections.last, *arguments[len(corrections.last) :]]
+                    *before, _ = graph(*other, *leaves(inputs), *leaves(targets))
+                    corrections.before = [torch.bmm(*g) if isinstance(g, tuple) else g for g in before[: len(model)]]
                 *gradients, losses = graph(*arguments, *leaves(inputs), *leaves(targets))
                 descend(gradients)
                 total += losses

@@ -1,8 +1,8 @@
 """FedLC and FedRS: scores that a client corrects by how often it has each class, before the softmax.
 
 With s_c a model's score of class c and n_c how many examples of it the client has, the cross-entropy is taken of
-    FedLC (Zhang et al., 2022)         s_c - tau n_c^(-1/4)     rare classes need a margin; where n_c = 0 they drop out
-    FedRS (Li and Zhan, 2021, Eq. 8)   alpha_c s_c              alpha_c = 1 where n_c > 0, alpha for all other classes
+    FedLC (Zhang et al., 2022, Eq. 7)  s_c - tau n_c^(-1/4)     rare classes need a margin; where n_c = 0 they drop out
+    FedRS (Li and Zhan, 2021)          alpha_c s_c              alpha_c = 1 where n_c > 0, alpha for all other classes
 so that a client does not unlearn the classes that it does not have. Only in training: the model that is measured and
 handed out gives s.
 
@@ -72,6 +72,7 @@ class Calibrated(ClientPart):
 
 class Calibration(Part):
     cost = 1.1
+    replaces = "the clients' cross-entropy"
 
     def correction(self, counts: Tensor, at: Beginning) -> Correction:
         raise NotImplementedError
@@ -86,8 +87,9 @@ class FedLC(Calibration):
     settings = (hyper(at_least(0, "fedlc_tau", 1.0, "tau, the margin of a class with a single example.")),)
 
     def correction(self, counts: Tensor, at: Beginning) -> Correction:
-        # FedLC (the calibrated loss): the sum below the fraction is over the classes c != y. HERE: over all c. WHY: it
-        # is the softmax then, whose loss has a lowest value; without y it would fall for ever.
+        # FedLC (Eq. 7; its text was not at hand): we know the sum below the fraction as one over the classes c != y.
+        # HERE: over all c, as public code has it. WHY: it is the softmax then, whose loss has a lowest value; without y
+        # it would fall for ever. The paper gives no tau; public code has 0.5 or 1.
         missing = torch.full_like(counts, torch.inf)  # n_c = 0, also where tau = 0: such a class is never asked for
         margin = at.hyper["fedlc_tau"] * counts.clamp(min=1) ** -0.25
         return Correction(torch.ones_like(counts), torch.where(counts > 0, margin, missing))
@@ -109,5 +111,7 @@ class FedRS(Calibration):
     )
 
     def correction(self, counts: Tensor, at: Beginning) -> Correction:
+        # FedRS's code: alpha + (1 - alpha) n_c / max n for each class, on scores without a bias. HERE: 1 or alpha, on
+        # the scores as they are. WHY: the paper restricts missing classes only, and any model is taken as it is.
         factor = torch.where(counts > 0, 1.0, at.hyper["fedrs_alpha"]).to(counts)
         return Correction(factor, torch.zeros_like(counts))

@@ -1,4 +1,4 @@
-"""FedDyn: dynamic regularisation (Acar et al., 2021, Algorithm 1).
+"""FedDyn: dynamic regularisation (Acar et al., 2021, FedDyn).
 
 Client k keeps g_k, which estimates the gradient of its loss at the model that it sent last. It minimises
     L_k(theta) - <g_k, theta> + (alpha / 2) ||theta - theta_t||^2,      then   g_k <- g_k - alpha (theta_k - theta_t)
@@ -59,8 +59,9 @@ class Dynamic(ServerStep):
         self.alpha = alpha
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
-        # FedDyn (Algorithm 1): plain means over clients. HERE: by their examples, as line 14 has it. WHY: clients of
-        # equal size, as in its experiments, see no difference, and a plain mean would have to be sent as well.
+        # FedDyn: plain means over clients; its code divides alpha by a client's relative size instead. HERE: one alpha,
+        # and means by examples, as line 14 has it. WHY: the fixed point is the same, sum_k n_k grad L_k = 0, and a
+        # plain mean would have to be sent as well. Clients of equal size see no difference.
         share = mean.accepted / mean.clients
         h = {name: h - self.alpha * share * mean.step(name) for name, h in state["h"].items()}
         return {**mean.params, **{name: mean.params[name] - each / self.alpha for name, each in h.items()}}, {"h": h}

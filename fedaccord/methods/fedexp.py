@@ -1,8 +1,10 @@
-"""FedExP: the server's step by extrapolation (Jhunjhunwala et al., 2023, Algorithm 1).
+"""FedExP: the server's step by extrapolation (Jhunjhunwala et al., 2023).
 
-With D_i = w_i - w_t and D their mean over M clients, the server goes
-    eta_g = max(1, sum_i ||D_i||^2 / (2 M (||D||^2 + epsilon)))
-times as far as that mean: the more the clients' steps cancel each other, the further.
+With D_i = w_i - w_t, p_i a client's share of the examples and D = sum_i p_i D_i, the server goes
+    eta_g = max(1, sum_i p_i ||D_i||^2 / (2 (||D||^2 + epsilon)))
+times as far as that mean: the more the clients' steps cancel each other, the further. The paper writes it for M clients
+of equal size, p_i = 1 / M; its code weights both sums, as here, so that the fraction never is below a half. It tests
+the mean of the last two models; here the model itself is tested, or the running mean that `average` keeps.
 """
 
 import math
@@ -45,8 +47,8 @@ class Extrapolated(ServerStep):
         self.epsilon = epsilon
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
-        # FedExP (Algorithm 1): D is the plain mean. HERE: by the clients' examples, as line 14 has it. WHY: it is what
-        # clients of equal size give, and one mean is enough to send.
+        # FedExP's code: M epsilon, less in every round with the square of the rate's decay. HERE: epsilon, as printed.
+        # WHY: what the server may do must not depend on how many clients came.
         moved = {n: mean.step(n) for n, w in mean.params.items() if n not in mean.buffers and w.is_floating_point()}
         square = math.fsum(float(each.double().square().sum()) for each in moved.values())
         own = float(mean.sent["square"]["value"])
@@ -58,7 +60,7 @@ class FedExP(Part):
     name = "FedExP"
     about = "the server goes the further along the clients' mean step the more their steps cancel"
     settings = (at_least(0, "fedexp_epsilon", 1e-3, "epsilon, which bounds FedExP's step where the mean is short."),)
-    slots = Slots(up=(Slot("square", SCALAR, weighted=False),))
+    slots = Slots(up=(Slot("square", SCALAR),))
     sets_length = True
 
     def client(self, built: Built) -> ClientPart:

@@ -1,4 +1,4 @@
-"""FedNova: normalised averaging (Wang et al., 2020, "Tackling the objective inconsistency problem", section 5).
+"""FedNova: normalised averaging (Wang et al., 2020, "Tackling the objective inconsistency problem").
 
 Clients that make different numbers of steps pull the mean towards those that make more. A client that has gone
 w_i - w = -eta G_i a_i, with G_i its gradients and a_i how much each of them counts in the end, is taken by its mean
@@ -6,8 +6,10 @@ gradient instead, and the server goes as far as the clients do on average:
     d_i = G_i a_i / ||a_i||_1;      tau_eff = sum_i p_i ||a_i||_1;      w <- w - tau_eff sum_i p_i eta d_i
 For tau_i steps of SGD with momentum rho (0: plain, and ||a_i||_1 = tau_i)
     ||a_i||_1 = sum_{k=1}^{tau_i} (1 - rho^k) / (1 - rho)
-Where all clients make equally many steps (no `epochs`), this is federated averaging. clip_norm bounds a client's step
-as it is averaged, which is that of one of its iterations.
+with p_i a client's share of the examples, as in its authors' code. Where all clients make equally many steps (no
+`epochs`), this is federated averaging. clip_norm bounds a client's step as it is averaged, which is that of one of its
+iterations. NIID-Bench's code has the same a_i, d_i and tau_eff, but p_i is a party's share of the mini-batches of a
+pass, ceil(n_i / batch): the same to within one mini-batch, which tells only for parties of a few examples.
 """
 
 from collections.abc import Mapping
@@ -35,14 +37,17 @@ from fedaccord.core.records import ClientUpdate, Packages, Params
 
 def length_of(steps: int, momentum: float, nesterov: bool = False) -> float:
     """||a_i||_1, for steps of rate 1 that start without any momentum."""
-    # FedNova: plain momentum. HERE: Nesterov's too. WHY: its step g + rho v counts every gradient as if v had gone one
-    # step further, so k runs from 2 to tau_i + 1.
+    # FedNova's code: the sum of plain momentum, also for Nesterov's. HERE: Nesterov's own. WHY: its step g + rho v
+    # counts every gradient as if v had gone one step further, so k runs from 2 to tau_i + 1.
     shift = 1 if nesterov else 0
     return sum((1 - momentum ** (k + shift)) / (1 - momentum) for k in range(1, steps + 1))
 
 
 class Counting(ClientPart):
     """The client's side: ||a_i||_1 of the steps that it made."""
+
+    # FedNova: a proximal term makes a_i shorter, by (1 - eta mu) per step. HERE: joined with WD it is left out. WHY:
+    # parts do not know of each other, and eta mu times the steps is small where the term does not hold a client fast.
 
     def __init__(self, nesterov: bool):
         self.nesterov = nesterov

@@ -1,4 +1,4 @@
-"""FedNTD: not-true distillation (Lee et al., 2022, section 4).
+"""FedNTD: not-true distillation (Lee et al., 2022).
 
 A client forgets the classes that it does not have. So beside the cross-entropy it distils what the received model says
 of all classes but the true one: with q and q_g the softmax of both models' scores over the classes c != y, at
@@ -33,6 +33,7 @@ class DistillingWork(Work):
             said = output_of(self.part.received, inputs)
         tau = self.part.temperature
         own, other = (not_true(scores, targets).div(tau).log_softmax(1) for scores in (output, said))
+        # tau^2 is in FedNTD's code of 2022 and was not in that of before; with its tau = 1 there is no difference
         return self.weight * tau**2 * kl_div(own, other, reduction="batchmean", log_target=True)
 
 

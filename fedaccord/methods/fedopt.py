@@ -5,7 +5,8 @@ With d_t = mean - w_t, what federated averaging would add to the model:
     FedAdam   m <- beta_1 m + (1 - beta_1) d_t;   v <- beta_2 v + (1 - beta_2) d_t^2
     FedYogi   the same m;                         v <- v - (1 - beta_2) d_t^2 sign(v - d_t^2)
               w <- w + eta m / (sqrt(v) + tau)    for both
-Buffers (a BatchNorm's statistics) take the plain mean. `server_lr` scales the step of FedAvgM as it does FA's.
+The mean is by examples, as in the experiments of Reddi et al.; their Algorithm 2 writes the plain one. Buffers (a
+BatchNorm's statistics) take the clients' mean as it is. `server_lr` scales the step of FedAvgM as it does FA's.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ class Momentum(ServerStep):
 
 
 class Adaptive(ServerStep):
-    """FedAdam, or FedYogi if `yogi`. There is no bias correction, as in the paper's algorithm."""
+    """FedAdam, or FedYogi if `yogi`. There is no bias correction, as in Algorithm 2."""
 
     def __init__(self, rate: float, beta1: float, beta2: float, tau: float, yogi: bool):
         self.rate, self.beta1, self.beta2, self.tau, self.yogi = rate, beta1, beta2, tau, yogi
@@ -52,11 +53,15 @@ class Adaptive(ServerStep):
         return params, {"m": m, "v": v}
 
 
+OPTIMIZER = "the server's optimizer"
+
+
 class FedAvgM(Part):
     name = "FedAvgM"
     about = "federated averaging with momentum at the server"
     settings = (below_one("server_momentum", 0.9, "Momentum of the server's step."),)
     slots = Slots(server=(Slot("v"),))
+    replaces = OPTIMIZER
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep:
         return Momentum(settings["server_momentum"])
@@ -75,6 +80,7 @@ class FedAdam(Part):
     about = "Adam at the server"
     settings = ADAPTIVE
     slots = Slots(server=(Slot("m"), Slot("v")))
+    replaces = OPTIMIZER
     yogi = False
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep:

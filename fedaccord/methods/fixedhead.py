@@ -2,7 +2,7 @@
 
 The last layer's weight holds a vector for each class. A client that has one class pulls its own vector towards its
 features and pushes all others away; the mean of such steps lets the vectors collapse. FedAwS has the server spread them
-out after every round. SphereFed draws them once, orthonormal, and trains the rest of the network towards them: then all
+out after every round. SphereFed fixes them on the unit sphere and trains the rest of the network towards them: then all
 clients agree on where a class belongs before the first round. Here
     scores = scale * V z,      V V^T = I,  V fixed,  no bias
 with z what the layer below gives. Nothing else changes, so it can be joined with any method; with travels = trainable
@@ -31,9 +31,9 @@ class FixedHead(Part):
 
     @torch.no_grad()
     def prepare(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
-        # SphereFed: z has unit length, the loss is the squared error, and a last step calibrates V on what
-        # the clients send. HERE: z and the loss are the model's and the task's own, and V stays. WHY: any model and
-        # metric is taken as it is; what is measured is the fixed class vectors alone.
+        # SphereFed (its abstract; the text was not at hand): z has unit length, and after training V is calibrated by
+        # least squares in closed form. HERE: z and the loss are the model's and the task's own, and V stays. WHY: any
+        # model and metric is taken as it is; what is measured is the fixed class vectors alone.
         # FedAwS: vectors are trained by their clients and spread out by the server. HERE: drawn once. WHY: they are
         # spread out from the start, and nothing draws them together.
         layer = head_of(model, settings["head_layer"])

@@ -1,4 +1,4 @@
-"""MOON: model-contrastive learning (Li, He and Song, 2021, section 3.3 and Algorithm 1).
+"""MOON: model-contrastive learning (Li, He and Song, 2021, Algorithm 1).
 
 With z what a client's model makes of an example, z_glob what the received model makes of it and z_prev what the
 client's own model of its last round does, all of unit length, the client adds to its loss
@@ -25,7 +25,7 @@ from fedaccord.methods.matching.activations import Activation, Event, observe, r
 
 def representation(events: Sequence[Event]) -> Tensor:
     """z: the last layer of interest below the top, one row per example."""
-    # MOON (section 3.3): the output of a projection head of its own. HERE: what the model's top layer sees. WHY: any
+    # MOON: the output of a projection head of its own. HERE: what the model's top layer sees. WHY: any
     # model is taken as it is; a head would change what is trained and what travels.
     return [event for event in events if isinstance(event, Activation)][-2].value.flatten(1)
 
@@ -65,6 +65,8 @@ class Contrastive(ClientPart):
 
     def begin(self, at: Beginning) -> Work:
         """Before its first round a client's own model is the received one, and the term has no gradient."""
+        # MOON's code: no such term in the first round; a client that comes later begins with a model of random weights.
+        # HERE: with the received one, whenever it comes. WHY: away from random weights is no direction.
         state = at.model.state_dict()
         load_params(self.received, state)
         load_params(self.previous, {**state, **at.kept.get("previous", {})})

@@ -28,10 +28,14 @@ from fedaccord.core.protocols import (
     Work,
 )
 from fedaccord.core.records import Hyper, Packages, Params
+from fedaccord.methods.fednova import length_of
 
 
 class Controlled(ClientPart):
     """The client's side: corrected steps, then its new control variate."""
+
+    def __init__(self, nesterov: bool, goes_on: bool):
+        self.nesterov, self.goes_on = nesterov, goes_on  # goes_on: momentum is kept from round to round
 
     def corrects(self, hyper: Hyper) -> str:
         return THE_GRADIENTS
@@ -42,10 +46,12 @@ class Controlled(ClientPart):
         torch._foreach_add_(step.gradients, step.down["c"])
 
     def finish(self, end: End, work: Work) -> Outgoing:
-        """Option II. With momentum a step is longer than its rate says, so K eta_l is divided by 1 - momentum."""
-        # SCAFFOLD (Algorithm 1): plain SGD at the clients. HERE: momentum is allowed. WHY: x - y_i then is about
-        # K eta_l / (1 - momentum) times the mean gradient, and c_i must stay the size of a gradient.
-        length = end.hyper.steps * end.hyper.lr / (1 - end.hyper.momentum)
+        """Option II. With momentum the steps add up to more than K eta_l."""
+        # SCAFFOLD (Algorithm 1): plain SGD at the clients. HERE: momentum is allowed, and K is FedNova's ||a_i||_1.
+        # WHY: x - y_i is eta_l times so many gradients, and c_i must stay the size of one.
+        steps, momentum = end.hyper.steps, end.hyper.momentum
+        times = steps / (1 - momentum) if self.goes_on else length_of(steps, momentum, self.nesterov)
+        length = times * end.hyper.lr
         new, change = {}, {}
         for name, c_i in end.kept["c_i"].items():
             new[name] = c_i - end.down["c"][name] + (end.received[name] - end.params[name]) / length
@@ -58,6 +64,8 @@ class Control(ServerStep):
     """The server's side: c <- c + (|S| / N) mean of the changes."""
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
+        # SCAFFOLD (Algorithm 1): x moves by the plain mean too. HERE: by examples, as line 14 has it; c by the plain
+        # mean. WHY: c is to be the mean of all c_i, as NIID-Bench has it. Clients of equal size see no difference.
         share = mean.accepted / mean.clients
         change = mean.sent["change"]
         return mean.params, {"c": {name: c + share * change[name] for name, c in state["c"].items()}}
@@ -74,7 +82,7 @@ class Scaffold(Part):
     )
 
     def client(self, built: Built) -> ClientPart:
-        return Controlled()
+        return Controlled(built.settings["nesterov"], built.settings["optimizer_state"] == "kept")
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep:
         return Control()

@@ -1,6 +1,6 @@
 """FedEx: every client draws its own hyper-parameters; exponentiated gradient on what they are drawn from.
 
-Khodak et al. (2021), "Federated hyperparameter tuning", Algorithm 2, as their code has it for a grid: a distribution
+Khodak et al. (2021), "Federated hyperparameter tuning", FedEx as their code has it for a grid: a distribution
 theta over the values of each axis, uniform at first. Client i draws j_i and ends with loss s_i; with p_i its share of
 the examples and lambda a mean of what earlier rounds ended with,
     gradient_j = sum_i p_i (s_i - lambda) [j_i = j] / theta_j;      theta <- theta exp(-eta_t gradient), normalised
@@ -64,9 +64,9 @@ class Exponentiated:
 
     def learn(self, state: PolicyState, seen: Observation) -> PolicyState:
         """theta's step. Clients that did not answer say nothing."""
-        # FedEx: s_i is the loss of w_i on examples of client i that are held out. HERE: its mean training loss over the
-        # round, each mini-batch before the step that is made on it. WHY: clients send that anyway; within a pass over
-        # their data it is of examples that the round has not seen yet.
+        # FedEx: s_i is the error of w_i on examples of client i that are held out, and p_i their share. HERE: its mean
+        # training loss over the round, each mini-batch before the step that is made on it, and its share of all
+        # examples. WHY: clients send both anyway; within a pass it is of examples that the round has not seen yet.
         known = {client: loss for client, loss in seen.losses.items() if math.isfinite(loss)}
         if not known:
             return state

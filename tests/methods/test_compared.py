@@ -39,12 +39,12 @@ def network():
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
 
 
-def setup(name, **settings):
+def setup(name, model=None, **settings):
     values = {"method": name, "clients": CLIENTS, "split": "natural", "evaluate": "clients", "lr": LR, "steps": STEPS,
               "batch_size": 4, "entropy_weight": 0.0, "engine": "serial", "rounds": ROUNDS, **settings}  # fmt: skip
     made = config.make(values)
     method = with_server_steps(find(name), made.values())
-    return simulation_of(Parts(made, method, network(), as_stored, sites(), None, None))
+    return simulation_of(Parts(made, method, model or network(), as_stored, sites(), None, None))
 
 
 def hidden(w, x):
@@ -111,7 +111,8 @@ class FedExP(Plain):
         mean = self.mean(ends, weights)
         squares = [sum(float((y[n] - self.w[n]).square().sum()) for n in self.w) for y in ends.values()]
         short = sum(float((mean[n] - self.w[n]).square().sum()) for n in self.w)
-        self.eta = max(1.0, sum(squares) / (2 * len(ends) * (short + 1e-3)))
+        own = sum(p * square for p, square in zip(weights, squares, strict=True))
+        self.eta = max(1.0, own / (2 * (short + 1e-3)))
         return {n: self.w[n] + self.eta * (mean[n] - self.w[n]) for n in self.w}
 
 
@@ -242,17 +243,39 @@ class Fathom(Plain):
 
 
 class DeltaSGD(Plain):
+    """The gradient at the last weights is of the newest mini-batch, like that at the newest."""
+
+    def loss(self, client, y, x, targets):
+        self.batch = client, x, targets
+        return super().loss(client, y, x, targets)
+
     def rate(self, y, slopes, first):
-        here = [torch.cat([part[name].detach().flatten() for name in y]) for part in (y, slopes)]
         if first:
             self.eta, self.theta = LR, 1.0
         else:
-            (x, g), (x_before, g_before) = here, self.before
-            smooth = 2 * float((x - x_before).norm()) / (2 * float((g - g_before).norm()))
-            eta = min(smooth, (1 + 0.1 * self.theta) ** 0.5 * self.eta)
+            client, x, targets = self.batch
+            old = torch.autograd.grad(super().loss(client, self.before, x, targets), list(self.before.values()))
+            moved = torch.cat([(y[name] - self.before[name]).detach().flatten() for name in y]).norm()
+            turned = torch.cat([(slopes[n] - g).flatten() for n, g in zip(y, old, strict=True)]).norm()
+            eta = min(2 * float(moved) / (2 * float(turned)), (1 + 0.1 * self.theta) ** 0.5 * self.eta)
             self.theta, self.eta = eta / self.eta, eta
-        self.before = here
+        self.before = y
         return self.eta
+
+
+def test_looking_back_leaves_statistics_and_dropout_as_they_are():
+    """DeltaSGD with delta = 0 and a gamma that never binds keeps its rate: then it is FA, to the bit."""
+    ends = []
+    for name, more in (("FA", {}), ("DeltaSGD", {"delta_gamma": 1e30, "delta_growth": 0.0})):
+        torch.manual_seed(2)
+        model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.ReLU(), nn.Linear(6, 3)).double()
+        ends.append(setup(name, model, lr=0.25, **more))
+    for made in ends:
+        made.experiment.engine.open(None)
+    one, other = (run_round(made.experiment, start(made.experiment, made.params))[0].params for made in ends)
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        assert torch.equal(value, other[key]), key
 
 
 WRITTEN_OUT = {

@@ -1,5 +1,7 @@
 """Names and parts: which methods there are, and what cannot be joined."""
 
+import re
+
 import pytest
 
 from fedaccord import Method, Part
@@ -24,6 +26,32 @@ def test_parts_that_make_sense_can_be_joined():
 def test_a_name_that_means_nothing_is_one_clear_line(name, says):
     with pytest.raises(SettingsError, match=says):
         find(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("FedLC+FedRS", "the clients' cross-entropy"),
+        ("FA+FedRS+RM+FedLC", "the clients' cross-entropy"),
+        ("FedAdam+FedYogi", "the server's optimizer"),
+        ("FedAvgM+FedAdam+AH", "the server's optimizer"),
+        ("FedDyn+FedExP", "the length of the server's step"),
+    ],
+)
+def test_parts_that_replace_the_same_thing_are_one_clear_line(name, what):
+    with pytest.raises(
+        SettingsError, match=rf"^method {re.escape(name)}: \w+ and \w+ cannot be joined, .*{what}"
+    ) as told:
+        find(name)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["FixedHead+FedLC", "FixedHead+FedRS", "FedLC+FedNTD", "SCAFFOLD+FedExP", "FedAvgM+WD"]
+)
+def test_parts_that_replace_different_things_can_be_joined(name):
+    """A fixed head fixes the class vectors; calibration changes what the layers below are taught: both have a say."""
+    assert find(name).name == name
 
 
 def test_a_file_is_another_way(tmp_path):
