@@ -1,171 +1,20 @@
 """Hostile updates of many kinds, by seed, against the server's two ends and against Flower's own FedAvg.
 
-python benchmarks/hostile.py --count 10000
+python -m benchmarks.hostile --count 10000
 
-Each is sent among honest updates to ServerChain and, as a message, to FlowerEngine in front of it, with FA, SCAFFOLD
-and FA+RM+AH in turn. An update passes if nothing escapes, the model stays finite, and all that comes of the round is to
-the bit what comes of it without the hostile reply. The same values go to flwr.serverapp.strategy.FedAvg.
+What is tried is in benchmarks/chaos/updates.py; the same values go to flwr.serverapp.strategy.FedAvg.
 """
 
 import argparse
-import logging
 import sys
 import time
-import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
-from hostile_kinds import COHORT, KINDS, ROUND, SIZE, VICTIM, Reply
-from torch import Tensor, nn
 
-from fedaccord import config
-from fedaccord.core.packages import encode, flatten
-from fedaccord.core.records import ClientUpdate, Hyper, Order, Refusal
-from fedaccord.methods.registry import find
-from fedaccord.runtime.folder import params_sha256
-from fedaccord.server.chain import ServerChain
-from fedaccord.server.sizes import Sizes
-from fedaccord.server.steps import with_server_steps
-
-METHODS = ("FA", "SCAFFOLD", "FA+RM+AH")
-HYPER = Hyper(0.1, 5, own={"server_lr": 1.0})
-
-
-# ---------------------------------------------------------------- the ends
-
-
-@dataclass
-class Scene:
-    """A method's chain in the middle of a run, with a round's honest replies."""
-
-    method: str
-    chain: ServerChain = field(init=False)
-    honest: dict[int, Reply] = field(init=False)
-
-    def __post_init__(self) -> None:
-        torch.manual_seed(1)
-        model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
-        made = find(self.method)
-        values = config.make({"method": self.method}, method=made).values()
-        sizes = Sizes(dict.fromkeys(range(10), SIZE))
-        self.chain = ServerChain(with_server_steps(made, values), model, values, 10, sizes=sizes)
-        params = {n: v + 0.1 if v.is_floating_point() else v + 60 for n, v in model.state_dict().items()}
-        self.before = self.chain.start(params)
-        self.honest = {client: self.reply(client) for client in COHORT}
-        self.results = {kept: self.outcome(self.updates(kept)) for kept in (COHORT, tuple({*COHORT} - {VICTIM}))}
-
-    def reply(self, client: int) -> Reply:
-        def near(params: dict[str, Tensor]) -> dict[str, Tensor]:
-            return {n: v + 0.05 * torch.randn(v.shape).to(v.dtype) if v.is_floating_point() else v + 5
-                    for n, v in params.items()}  # fmt: skip
-
-        slots = {slot: near(template) for slot, (_, template) in self.chain.up.items()}
-        return Reply(near(self.before.params), slots, client=client)
-
-    def updates(self, clients: tuple[int, ...]) -> list[ClientUpdate | Refusal]:
-        return [as_update(self.honest[client]) for client in clients]
-
-    def outcome(self, updates: Any) -> tuple[str, ...]:
-        """All that may be seen of a round: the model, the server's state, who counted and how."""
-        made = self.chain.aggregate(ROUND, self.before, updates, HYPER, None, COHORT)
-        finite = all(bool(value.isfinite().all()) for value in made.model.params.values() if value.is_floating_point())
-        state = flatten(made.model.server)
-        counted = repr((made.accepted, made.step_norm, made.reported, made.bytes_up, made.model.accepted))
-        return ("finite" if finite else "NOT FINITE", params_sha256(made.model.params), params_sha256(state), counted)
-
-    def expected(self, bad: Reply) -> tuple[str, ...]:
-        """A second reply and a stranger's leave the honest client in; any other is the client's only one."""
-        return self.results[COHORT if bad.way in ("second", "stranger") else tuple({*COHORT} - {VICTIM})]
-
-
-def as_update(reply: Reply) -> ClientUpdate:
-    return ClientUpdate(reply.client, reply.params, reply.examples, 0.5, reply.slots, round=reply.round)
-
-
-def at_the_chain(scene: Scene, bad: Reply) -> tuple[str, ...]:
-    """The hostile reply in its client's place, or after all others."""
-    updates = scene.updates(COHORT)
-    if bad.way in ("second", "stranger"):
-        return scene.outcome([*updates, as_update(bad)])
-    return scene.outcome([as_update(bad) if each.client == VICTIM else each for each in updates])
-
-
-class Clock:
-    """Stands in for the module `time`: only sleeping moves it."""
-
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-class Post:
-    """A grid in memory with a node for each client (its number and 100), one of which is hostile."""
-
-    def __init__(self, scene: Scene, bad: Reply):
-        self.scene, self.bad = scene, bad
-        self.waiting: list[Any] = []
-
-    def get_node_ids(self) -> list[int]:
-        return [100 + client for client in (*COHORT, *((9,) if self.bad.way == "stranger" else ()))]
-
-    def push_messages(self, messages: list[Any]) -> list[str]:
-        from flwr.app import ConfigRecord, Message, RecordDict
-
-        numbers = []
-        for number, message in enumerate(messages, len(self.waiting)):
-            message.metadata.__dict__["_message_id"] = f"m{number}-{id(message)}"
-            numbers.append(message.metadata.message_id)
-            client = message.metadata.dst_node_id - 100
-            for record in self.records(client, message.metadata.message_type):
-                reply = Message(RecordDict({"fedaccord": ConfigRecord(record)}), reply_to=message)
-                if client == VICTIM and self.bad.way == "late":
-                    reply.metadata.__dict__["_reply_to_message_id"] = "an order of an earlier round"
-                self.waiting.append(reply)
-        return numbers
-
-    def records(self, client: int, asked: str) -> Iterator[dict[str, Any]]:
-        if asked == "query":
-            yield {"client": self.bad.client if client == 9 else client}
-        elif client == VICTIM and self.bad.way != "stranger":
-            if self.bad.way == "second":
-                yield as_record(self.scene.honest[client])
-            yield as_record(self.bad)
-        elif client in self.scene.honest:
-            yield as_record(self.scene.honest[client])
-
-    def pull_messages(self, numbers: list[str]) -> list[Any]:
-        found, self.waiting = self.waiting, []
-        return found
-
-
-def as_record(reply: Reply) -> dict[str, Any]:
-    own = {"client": reply.client, "round": reply.round, "examples": reply.examples, "loss": 0.5}
-    slots = {"sent": encode(flatten(reply.slots))} if reply.slots else {}
-    return {name: value for name, value in own.items() if value is not None} | {"params": encode(reply.params)} | slots
-
-
-def at_the_engine(scene: Scene, bad: Reply) -> tuple[str, ...]:
-    """As a message that FlowerEngine reads, over a grid in memory, before the chain."""
-    from fedaccord.flower import server
-
-    server.time = Clock()  # type: ignore[assignment]
-    try:
-        engine = server.FlowerEngine(Post(scene, bad), "e", 2.0)  # type: ignore[arg-type]
-        if bad.way != "stranger":
-            engine.nodes = {client: 100 + client for client in COHORT}
-            engine.answered = set(engine.nodes.values())
-        order = Order(ROUND, COHORT, scene.before.params, HYPER, down=scene.chain.to_send(scene.before))
-        return scene.outcome(engine.train(order))
-    finally:
-        server.time = time
+from benchmarks.chaos.update_kinds import KINDS, ROUND, VICTIM, Reply
+from benchmarks.chaos.updates import ENDS, METHODS, Scene, attempt, hostile, ready
 
 
 def at_flowers_fedavg(scene: Scene, bad: Reply) -> str:
@@ -205,38 +54,12 @@ NOT_FLOWERS = ("duplicate client", "unknown client", "late", "slot that nobody d
 """Kinds that do not reach a strategy of Flower's: its grid answers for them, or it has no such thing."""
 
 
-def hostile(number: int, seed: int, scenes: dict[str, Scene]) -> tuple[str, Scene, Reply]:
-    """One of them, by its number: all kinds in turn, with each method."""
-    title = list(KINDS)[number % len(KINDS)]
-    scene = scenes[METHODS[number // len(KINDS) % len(METHODS)]]
-    return title, scene, KINDS[title](scene.honest[VICTIM], np.random.default_rng([seed, number]))
-
-
-ENDS = {"chain": at_the_chain, "engine": at_the_engine}
-
-
-def attempt(end: Callable[[Scene, Reply], tuple[str, ...]], scene: Scene, bad: Reply) -> str:
-    """What an end of ours makes of it."""
-    try:
-        got = end(scene, bad)
-    except Exception as error:
-        return f"escaped: {type(error).__name__}: {error}"[:120]
-    if got[0] != "finite":
-        return "not finite"
-    return "left out" if got == scene.expected(bad) else "counted"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    from fedaccord.flower.adapter import identify
-
-    identify(1, 1, 1)
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    ready()
     scenes = {method: Scene(method) for method in METHODS}
     found: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     began = time.monotonic()

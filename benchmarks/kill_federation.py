@@ -5,6 +5,7 @@ python benchmarks/kill_federation.py --kills 3 --what node --stay-dead      # th
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -59,6 +60,7 @@ def run(folder: Path, settings: config.Settings, kill=None) -> dict:
         "theta": private.hexdigest(),
         "rounds": len(lines),
         "refused": sum(len(line["refused"]) for line in lines),
+        "after": sum(sum(line["seconds"].values()) for line in lines[1:]),  # the first round
         "seconds": took,
     }
 
@@ -79,9 +81,10 @@ def killer(what: str, delay: float, stay_dead: bool, told: dict):
         pid = victim.process.pid
         if what == "clientapp":
             children = Path(f"/proc/{pid}/task/{pid}/children")
-            end = time.monotonic() + 30
-            while not (found := children.read_text().split()) and time.monotonic() < end:
-                time.sleep(0.0005)
+            end, found = time.monotonic() + 30, []
+            with contextlib.suppress(OSError):  # the node has ended
+                while not (found := children.read_text().split()) and time.monotonic() < end:
+                    time.sleep(0.0005)
             if not found:
                 return
             pid = int(found[0])
@@ -123,7 +126,7 @@ def main() -> int:
         number = 0
         while number < options.kills:
             told: dict = {}
-            delay = draw.uniform(0, calm["seconds"] * 0.35)
+            delay = draw.uniform(0, calm["after"])
             with tempfile.TemporaryDirectory() as folder:
                 found = run(Path(folder), settings, killer(what, delay, options.stay_dead, told))
             if not told:

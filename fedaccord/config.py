@@ -18,11 +18,14 @@ import tomli_w
 
 from fedaccord.core import settings as core
 from fedaccord.core.errors import SettingsError
+from fedaccord.core.files import read_up_to
 from fedaccord.core.settings import LENGTH, NUMERICS, OBSERVATION, OPERATION, SERVER, Setting
 
 if TYPE_CHECKING:
     from fedaccord.core.protocols import Method
 
+LONGEST, LINE = 1 << 16, 1 << 10
+"""Bytes of a file of settings at most, and of a line in it: tomllib takes gigabytes for a name of many parts."""
 OURS = ("weighting", "yardstick", "guards")
 """Where 0.1 differed from the paper already; in everything else that is new since, it did what is printed."""
 VERSION = 2
@@ -318,16 +321,39 @@ def parse_assignment(text: str, among: Mapping[str, Setting]) -> tuple[str, Any]
     return name, known(name, among).parse(value.strip())
 
 
+def load_toml(path: Path) -> dict[str, Any]:
+    """Whatever stands in a TOML file."""
+    try:
+        data = read_up_to(path, LONGEST)
+        if len(data) > LONGEST:
+            raise SettingsError(f"{path}: has more than {LONGEST:,} bytes, too many for settings")
+        if any(len(line) > LINE for line in data.splitlines()):
+            raise SettingsError(f"{path}: a line has more than {LINE:,} bytes, too many for a setting")
+        values = tomllib.loads(data.decode())
+        check_whole_numbers(values)
+        return values
+    except FileNotFoundError:
+        raise SettingsError(f"{path}: there is no such file") from None
+    except RecursionError:
+        raise SettingsError(f"{path}: values within values, too deep to read") from None
+    except (OSError, ValueError) as error:  # of TOML, of UTF-8, or of a number with thousands of digits
+        raise SettingsError(f"{path}: {error}") from None
+
+
+def check_whole_numbers(value: Any) -> None:
+    """Raise a ValueError for one of more than 64 bits: TOML has none, and nobody could compute with it."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            check_whole_numbers(each)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a whole number of more than 64 bits")
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The settings in a file; numbers written without a point are accepted where a float is wanted."""
     from fedaccord.methods.registry import RENAMED, find
 
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SettingsError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path}: {error}") from None
+    values = load_toml(path)
     version = values.pop("version", 1)
     if not isinstance(version, int) or version > VERSION:
         raise SettingsError(f"{path}: is of version {version!r}; this fedaccord reads up to {VERSION}")

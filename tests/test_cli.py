@@ -144,7 +144,7 @@ def mortal(words, fatal, count):
 def test_killed_whenever_it_writes_a_run_resumes_to_the_same_hash(tmp_path, capsys):
     """It kills itself, so every kill is a hit: at each write of a round in the middle, at the first and the last write.
 
-    Fifty kills from outside, at random instants, are in benchmarks/kill_and_resume.py.
+    Kills from outside, at random instants, are in benchmarks/chaos/kills.py.
     """
     clean = multiprocessing.get_context("forkserver")  # this process may hold Ray's threads and locks
     clean.set_forkserver_preload(["fedaccord.runtime.build"])

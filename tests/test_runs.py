@@ -324,7 +324,7 @@ def test_a_checkpoint_from_before_that_was_recorded_is_read_in_silence(tmp_path,
     for manifest in (tmp_path / "run" / "checkpoints").glob("*.json"):
         body = json.loads(manifest.read_text())["body"]
         assert body.pop("processor")
-        manifest.write_text(json.dumps(sealed(body)))
+        manifest.write_bytes(sealed(body))
     assert finish(tmp_path / "run", simulation()) == whole
     assert capsys.readouterr().err == f"fedaccord: {tmp_path / 'run'}: going on after round 4\n"
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedaccord.core.errors import RunError, UpdateRefused
-from fedaccord.core.files import write_durably
+from fedaccord.core.files import cannot_be_written, make_durably, remove, write_durably
 from fedaccord.core.packages import decode, encode, flatten, unflatten
 from fedaccord.core.records import Packages, Params, size_of
 
@@ -74,7 +74,7 @@ class ClientStore:
         for client, needed in accepted.items():
             for generation, path in self.generations(client):
                 if generation < needed:
-                    path.unlink()
+                    remove(path)
 
     def close(self) -> None:
         if self.temporary is not None:
@@ -93,12 +93,12 @@ class ClientStore:
         own = self.folder / str(client)
         path = own / f"{generation:06d}-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
         try:
-            own.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for number, other in self.generations(client):
-                if number >= generation and other != path:  # of this round done before, or of rounds to be done again
-                    other.unlink()
+            make_durably(own, mode=0o700)
         except OSError as error:
-            raise RunError(f"{own}: cannot be written: {error.strerror}") from error
+            raise cannot_be_written(own, error) from error
+        for number, other in self.generations(client):
+            if number >= generation and other != path:  # of this round done before, or of rounds to be done again
+                remove(other)
         write_durably(path, data, mode=0o600)
 
 

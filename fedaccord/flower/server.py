@@ -15,7 +15,7 @@ from fedaccord.core.logs import note
 from fedaccord.core.packages import encode
 from fedaccord.core.records import ClientUpdate, Order, Params, Refusal
 from fedaccord.flower import wire
-from fedaccord.flower.adapter import LOST, POLL
+from fedaccord.flower.adapter import LOST, POLL, waiting_for_parts
 from fedaccord.server.sizes import Sizes
 
 RESEND = 5.0
@@ -72,13 +72,14 @@ class FlowerEngine:
         self.labels: dict[int, list[int]] = {}  # client -> its examples by class, if its site lets them be known
         self.needed: Mapping[int, int] = {}  # client -> the oldest round that it may have to go on from
         self.pause = FIRST
+        self.end = 0.0  # of the round
         self.sizes = Sizes() if sizes is None else sizes
         self.partial = partial
 
     def train(self, order: Order) -> Iterator[ClientUpdate | Refusal]:
         """Yield what became of each client of the cohort, in the cohort's order."""
         begin, slowest, usable = time.monotonic(), 0.0, 0
-        end = begin + self.deadline
+        self.end = end = begin + self.deadline
         needed = self.needed if self.keeps else None
         if self.partial:
             order = replace(order, seconds=IN_TIME * self.deadline)
@@ -197,8 +198,10 @@ class FlowerEngine:
         """Yield the replies that are there, with the number of what each answers; None for one beyond reading."""
         parts = [[number] for number in numbers] if self.one_by_one else [list(numbers)]
         for part in filter(None, parts):
+            left = max(LEAST, self.end - time.monotonic())  # for all: who stalls in sending must not hold the round
             try:
-                replies = list(self.grid.pull_messages(part))
+                with waiting_for_parts(left / len(numbers)):
+                    replies = list(self.grid.pull_messages(part))
             except LOST:
                 raise
             except Exception:  # somebody sent what flwr cannot put together; what came with it may be lost

@@ -14,6 +14,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedaccord.core.errors import UpdateRefused
+from fedaccord.core.files import parse_json
 from fedaccord.core.packages import decode, encode, flatten, unflatten
 from fedaccord.core.records import OPTIMIZER, ClientUpdate, Hyper, Order, Refusal
 
@@ -25,9 +26,18 @@ LACKING = "I have not got the part of the model that is the same everywhere"
 """What a client says that has to be sent it, or sent it again."""
 CLASSES = 10_000
 """Classes of which a node may say how many examples it has."""
+TEXT = 1 << 18
+"""Bytes of hyper-parameters or metrics at most."""
 WHOLE = ("steps", "batch_size")
+TENSORS = ("params", "down", "previous", "fixed_tensors")
+NUMBERS = ("version", "round", "since", "needed")
+WORDS = ("experiment", "hyper", "own_hyper", "fixed")
+FLAGS = ("report_loss", "report_metrics")
+IN_AN_ORDER = dict.fromkeys(TENSORS, bytes) | dict.fromkeys(NUMBERS, int) | dict.fromkeys(WORDS, str) \
+    | dict.fromkeys(FLAGS, bool) | {"seconds": float}  # fmt: skip
+"""What an order may hold, and of which type."""
 
-ODD = (KeyError, TypeError, ValueError, OverflowError, RuntimeError)
+ODD = (KeyError, TypeError, ValueError, OverflowError, RuntimeError, AttributeError)
 """What reading a message can raise if somebody wrote nonsense into it."""
 
 
@@ -115,27 +125,34 @@ def read_order(record: Mapping[str, Any], client: int) -> Order:
     """Read an order at a client; anything odd is refused with a sentence."""
     if record.get("version") != VERSION:
         raise UpdateRefused(f"the server speaks version {record.get('version')!r}, I speak {VERSION}")
+    for name, value in record.items():
+        if name not in IN_AN_ORDER:
+            raise UpdateRefused(f"the message has {name[:40]!r}, which I do not know")
+        if type(value) is not IN_AN_ORDER[name]:
+            raise UpdateRefused(f"{name} is of type {type(value).__name__}, not {IN_AN_ORDER[name].__name__}")
     try:
         each = {client: read_hyper(record["own_hyper"])} if "own_hyper" in record else {}
         down = unflatten(decode(record["down"])) if "down" in record else {}
         previous = decode(record["previous"]) if "previous" in record else None
-        hyper, params, asked = read_hyper(record["hyper"]), decode(record["params"]), bool(record.get("report_loss"))
-        round, since = record["round"], record.get("since", 0)
+        hyper, params, asked = read_hyper(record["hyper"]), decode(record["params"]), record.get("report_loss", False)
+        round, since, needed = record["round"], record.get("since", 0), record.get("needed", 0)
     except KeyError as error:
         raise UpdateRefused(f"the message has no {error}") from None
     except ODD as error:
         raise UpdateRefused(f"the message cannot be read: {error}"[:200]) from None
-    if type(round) is not int or round < 1 or type(since) is not int or not 0 <= since < round:
-        raise UpdateRefused(f"round {round!r}, which goes on from {since!r}")
-    tested, seconds = bool(record.get("report_metrics")), record.get("seconds")
-    if seconds is not None and (type(seconds) is not float or not 0 < seconds < math.inf):
+    if round < 1 or not 0 <= since < round or needed < 0:
+        raise UpdateRefused(f"round {round}, which goes on from {since}, and may have to from {needed}")
+    tested, seconds = record.get("report_metrics", False), record.get("seconds")
+    if seconds is not None and not 0 < seconds < math.inf:
         raise UpdateRefused(f"{seconds!r} seconds for the work")
     return Order(round, (client,), params, hyper, each, down, {client: since}, asked, previous, tested, seconds)
 
 
 def read_hyper(text: str) -> Hyper:
     """Read hyper-parameters: finite numbers by name, whole where they must be; None leaves one to the client."""
-    values = json.loads(text)
+    values = parse_json(text, TEXT)
+    if not isinstance(values, dict):
+        raise UpdateRefused("the hyper-parameters are no table")
     for name, value in values.items():
         if value is None and name not in OPTIMIZER:
             continue
@@ -175,7 +192,7 @@ def update_record(update: ClientUpdate) -> ConfigRecord:
 
 def refusal_record(why: str) -> ConfigRecord:
     """Write that a client refuses an order, and why."""
-    return ConfigRecord({"why": why})
+    return ConfigRecord({"why": why[:500]})
 
 
 def read_update(
@@ -206,7 +223,7 @@ def read_update(
 
 def read_metrics(text: str, names: Collection[str]) -> dict[str, float]:
     """Read a client's metrics; anything but finite numbers of these names is refused."""
-    metrics = json.loads(text)
+    metrics = parse_json(text, TEXT)
     if not isinstance(metrics, dict) or not metrics.keys() <= set(names):
         raise UpdateRefused("it sent metrics that it was not asked for")
     if not all(type(value) is float and math.isfinite(value) for value in metrics.values()):

@@ -23,6 +23,7 @@ from fedaccord.core.processes import usable_cores
 from fedaccord.core.protocols import Built, Engine, Method, Policy, trained_weights
 from fedaccord.core.records import OPTIMIZER, ClientData, Hyper, LossFunction, Metric, Order, Packages, Params
 from fedaccord.core.seeds import generator
+from fedaccord.core.settings import Setting
 from fedaccord.core.travel import Travel, Travels, still_modules, travel_of
 from fedaccord.data.prepare import as_stored
 from fedaccord.engines.choose import Request, choose
@@ -155,6 +156,7 @@ def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
         [client.to(device) for client in tests],
         parts.metrics,
     )
+    site.method.settings = sendable(parts.method)
     site.method.kept.update(site.kept_at_home(model))
     site.method.kept.update(optimizer_state(site, hyper_of(settings, parts.method)))
     return site
@@ -359,8 +361,13 @@ def policy_of(settings: Settings, method: Method, sizes: Mapping[int, int] | Non
     return Passes(policy, settings.epochs, sizes, settings.steps_decay)
 
 
-def hyper_of(settings: Settings, method: Method) -> Hyper:
-    """The part of the settings that is a hyper-parameter: it reaches the clients, and a policy may choose it."""
+def sendable(method: Method) -> dict[str, Setting]:
+    """The settings that are hyper-parameters: they reach the clients, and a policy may choose them."""
     brought = {**FIELDS, **method.settings}
-    own = {name: settings[name] for name, each in brought.items() if each.hyper}
+    return {name: each for name, each in brought.items() if each.hyper or name in OPTIMIZER}
+
+
+def hyper_of(settings: Settings, method: Method) -> Hyper:
+    """Their values, as the settings say."""
+    own = {name: settings[name] for name in sendable(method) if name not in OPTIMIZER}
     return Hyper(**{name: settings[name] for name in OPTIMIZER}, own=own)

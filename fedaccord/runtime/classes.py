@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedaccord.core.errors import RunError
-from fedaccord.core.files import write_durably
+from fedaccord.core.files import read_json, write_durably
 from fedaccord.core.records import ClientData, Examples, Params
 from fedaccord.metrics import is_classes
 from fedaccord.runtime.parts import Parts, clients_of
@@ -112,9 +112,13 @@ def write_classes(folder: Path, found: ByClass | None) -> None:
 def read_classes(folder: Path) -> ByClass | None:
     """None if the run has no classes, or is from before they were noted."""
     try:
-        found = ByClass(**json.loads((folder / CLASSES).read_bytes()))
+        found = ByClass(**read_json(folder / CLASSES))
         rows: Sequence[Sequence[int]] = [*found.clients, found.tested, found.right]
-        if any(len(row) not in (0, len(found.names)) or not all(isinstance(n, int) for n in row) for row in rows):
+        if not isinstance(found.names, list) or type(found.round) is not int:
+            raise ValueError("not the names of classes, and a round")
+        if not all(isinstance(row, list) and len(row) in (0, len(found.names)) for row in rows):
+            raise ValueError("not a number for each class")
+        if not all(type(n) is int and 0 <= n < 2**63 for row in rows for n in row):
             raise ValueError("not a number for each class")
         return found
     except FileNotFoundError:

@@ -57,7 +57,7 @@ def drive(
         experiment.server.open(folder.path if folder else None)
         about = fingerprint(settings, setup.params, experiment.data())
         found = folder.load() if folder else None
-        logs = [RoundLog(**entry) for entry in folder.rounds()] if folder else []
+        logs = read_logs(folder) if folder else []
         if found is not None and folder is not None:
             check_same(setup, folder, found, about, anyway)
             state = on_device(found.state, setup.model)
@@ -81,24 +81,30 @@ def drive(
             folder.note_code(setup.code)
             folder.settle(settings)
         classes = None
+        whole = attendance(logs)
         present = Attendance()  # of this stretch: after a resume, clients get their chances anew
+        log = logs[-1] if logs else None
         try:
             views.begin(logs)
+            if folder:
+                logs = []  # the folder has them: a long run must not grow with every round
             for state, log in run(experiment, state):  # noqa: B020 (each round starts from the state of the one before)
-                logs.append(log)
-                if folder:
+                if folder is None:
+                    logs.append(log)
+                else:
                     folder.append(log)
                     ends = asked.is_set() or over(experiment, state.round, state.kept)
                     if ends or state.round % settings.checkpoint_every == 0:
                         checkpoint(engine, folder, state, about)
                 views.show(log)
+                whole.add(log)
                 present.add(log)
                 if asked.is_set():
                     break
                 give_up_alone(present, log, folder, setup.remarks)
-            if logs and logs[-1].handed and not asked.is_set():
+            if log is not None and log.handed and not asked.is_set():
                 models = experiment.server.models(state.model) | ({BEST: state.kept.params} if state.kept else {})
-                classes = setup.by_class(state.round, models[logs[-1].handed])
+                classes = setup.by_class(state.round, models[log.handed])
                 if folder:
                     write_classes(folder.path, classes)
         finally:
@@ -107,10 +113,15 @@ def drive(
     stopped = not over(experiment, state.round, state.kept)
     early = not stopped and state.kept is not None and state.round < settings.rounds
     waited = settings.patience if early else 0
-    warnings = attendance(logs).sentences()
-    if logs and not state.model.accepted:
+    warnings = whole.sentences()
+    if log is not None and not state.model.accepted:
         warnings.append("; ".join(["no round was kept, so the model is the one that it began with", *setup.remarks]))
-    return Outcome(state, logs, stopped, about, warnings, waited, classes)
+    return Outcome(state, read_logs(folder) if folder else logs, stopped, about, warnings, waited, classes)
+
+
+def read_logs(folder: RunFolder) -> list[RoundLog]:
+    """All rounds of the folder's log."""
+    return [RoundLog(**entry) for entry in folder.rounds()]
 
 
 def check_same(setup: Setup, folder: RunFolder, found: Checkpoint, about: str, anyway: bool) -> None:

@@ -21,27 +21,39 @@ import datetime
 import gzip
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
-import tomllib
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 
 from fedaccord import config
 from fedaccord.config import Settings
 from fedaccord.core.errors import RunError, SettingsError, UpdateRefused
-from fedaccord.core.files import flush_folder, lock_folder, write_durably
+from fedaccord.core.files import (
+    NOTE,
+    cannot_be_written,
+    clear_rests,
+    flush_folder,
+    lock_folder,
+    make_durably,
+    parse_json,
+    read_json,
+    read_up_to,
+    remove,
+    write_durably,
+)
 from fedaccord.core.packages import decode, encode, flatten, unflatten
 from fedaccord.core.processes import processor_kind
 from fedaccord.core.protocols import Method
 from fedaccord.core.records import Best, Metric, Params, RoundLog, ServerState, Snapshot
 from fedaccord.core.settings import LENGTH, OBSERVATION, OPERATION, SERVER
 from fedaccord.methods.registry import find
+from fedaccord.runtime.lines import RATIO, UNPACKED, rounds_in
 from fedaccord.server.privacy import SECRET
 
 GENERATIONS = 2
@@ -64,19 +76,28 @@ class RunFolder:
             raise RunError(f"{path}: is finished, and its weights were let go; only its figures are there")
         self.path = path
         self.lock = lock_folder(path, "another process is working on this run")
-        self.log = open(path / ROUNDS, "ab")
+        try:
+            clear_rests(path, path / CHECKPOINTS, *(path / PRIVATE).glob("*"))
+            self.log = open(path / ROUNDS, "ab", buffering=0)  # nothing is left to be written when it is closed
+        except OSError as error:
+            self.lock.close()
+            raise cannot_be_written(path, error) from error
 
     @classmethod
     def create(cls, path: Path, settings: Settings) -> "RunFolder":
         """A new folder; it appears under its name only once it is complete."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_durably(path.parent)
             scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=path.parent))
+            scratch.chmod(0o755)
+            (scratch / CHECKPOINTS).mkdir()
         except OSError as error:
             raise RunError(f"{path}: cannot be created: {error.strerror}") from None
-        scratch.chmod(0o755)
-        (scratch / CHECKPOINTS).mkdir()
-        write_durably(scratch / SETTINGS, config.to_toml(settings).encode())
+        try:
+            write_durably(scratch / SETTINGS, config.to_toml(settings).encode())
+        except RunError:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
         try:
             scratch.rename(path)
         except OSError:
@@ -107,8 +128,9 @@ class RunFolder:
     def code(self) -> dict[str, str]:
         """What the run's code was known by when it began; nothing if that is of before it was noted."""
         try:
-            return dict(json.loads((self.path / CODE).read_bytes()))
-        except (OSError, ValueError, TypeError):
+            found = read_json(self.path / CODE)
+            return {name: known for name, known in found.items() if isinstance(known, str)}
+        except (OSError, ValueError, AttributeError):
             return {}
 
     def note_code(self, code: Mapping[str, str]) -> None:
@@ -128,13 +150,13 @@ class RunFolder:
 
     def append(self, log: RoundLog) -> None:
         """One line, on disk when this returns."""
-        line = json.dumps(dataclasses.asdict(log), separators=(",", ":"), allow_nan=False)
+        line = json.dumps(dataclasses.asdict(log), separators=(",", ":"), allow_nan=False).encode() + b"\n"
         try:
-            self.log.write(line.encode() + b"\n")
-            self.log.flush()
+            while line:  # a disk that fills up may take a part of it
+                line = line[self.log.write(line) :]
             os.fsync(self.log.fileno())
         except OSError as error:
-            raise RunError(f"{self.path / ROUNDS}: cannot be written: {error.strerror}") from error
+            raise cannot_be_written(self.path / ROUNDS, error) from error
 
     def save(self, state: ServerState, about: str = "") -> None:
         """A checkpoint; the oldest beyond two generations goes. `about`: the fingerprint of the run."""
@@ -158,13 +180,13 @@ class RunFolder:
             "log_bytes": self.log.tell(),
             "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
         }
-        write_durably(folder / f"{stem}.json", json.dumps(sealed(body), indent=1).encode())
+        write_durably(folder / f"{stem}.json", sealed(body))
         for old in sorted(folder.glob("*.json"))[:-GENERATIONS]:
-            old.unlink()
+            remove(old)
         kept = {manifest.stem for manifest in folder.glob("*.json")}
         for tensors_file in folder.glob("*.safetensors"):
             if tensors_file.stem not in kept:
-                tensors_file.unlink()
+                remove(tensors_file)
 
     @property
     def private(self) -> Path:
@@ -173,7 +195,7 @@ class RunFolder:
     def needed(self) -> dict[int, int]:
         """Client -> the oldest round from which a checkpoint that is kept may have to go on."""
         oldest = min((self.path / CHECKPOINTS).glob("*.json"), key=lambda manifest: int(manifest.stem))
-        body = json.loads(oldest.read_bytes())["body"]
+        body = read_json(oldest)["body"]
         needed = {int(client): round for client, round in body["accepted"].items()}
         for client, round in (body["previous_accepted"] or {}).items():
             needed[int(client)] = min(round, needed.get(int(client), round))
@@ -196,9 +218,12 @@ class RunFolder:
             raise RunError(
                 f"{self.path}: no checkpoint fits {ROUNDS}: files are damaged or missing; nothing was changed"
             )
-        self.log.truncate(found.log_bytes if found else 0)
-        self.log.seek(0, os.SEEK_END)
-        os.fsync(self.log.fileno())
+        try:
+            self.log.truncate(found.log_bytes if found else 0)
+            self.log.seek(0, os.SEEK_END)
+            os.fsync(self.log.fileno())
+        except OSError as error:
+            raise cannot_be_written(self.path / ROUNDS, error) from error
         return found
 
     def rounds(self) -> list[dict[str, Any]]:
@@ -237,13 +262,14 @@ def as_json(snapshot: Snapshot) -> dict[str, int]:
 
 
 def read_checkpoint(manifest: Path) -> Checkpoint | None:
-    """None if anything about it is damaged."""
+    """None if anything about it is damaged, be it a byte that changes no value."""
     try:
-        content = json.loads(manifest.read_bytes())
-        body = content["body"]
+        data = read_up_to(manifest, NOTE)
+        body = parse_json(data)["body"]
         tensors = manifest.with_suffix(".safetensors").read_bytes()
-        if content != sealed(body) or hashlib.sha256(tensors).hexdigest() != body["tensors_sha256"]:
+        if data != sealed(body) or hashlib.sha256(tensors).hexdigest() != body["tensors_sha256"]:
             return None
+        check_manifest(body)
         packages = unflatten(decode(tensors))
         model, before = snapshot_of(packages, "", body["accepted"]), None
         if body["previous_accepted"] is not None:
@@ -254,13 +280,31 @@ def read_checkpoint(manifest: Path) -> Checkpoint | None:
             body["round"], model, body["loss"], body["policy"], before, body["last_loss"], *extremes, kept
         )
         return Checkpoint(state, body["about"], body["log_bytes"], body.get("processor", ""))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, UpdateRefused):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, UpdateRefused):
         return None
 
 
-def sealed(body: dict[str, Any]) -> dict[str, Any]:
+def check_manifest(body: Mapping[str, Any]) -> None:
+    """Raise a ValueError for what is of another type than `save` writes: whoever can seal it may have written it."""
+    for name in ("loss", "last_loss", "first_loss", "best_loss"):
+        if body.get(name) is not None and type(body[name]) not in (int, float):
+            raise ValueError(f"{name} is no number")
+    rounds = [body["round"], body["log_bytes"], *body["accepted"].values(), *(body["previous_accepted"] or {}).values()]
+    kept = body.get("kept")
+    if kept is not None and (type(kept["score"]) not in (int, float) or not isinstance(kept["round"], int)):
+        raise ValueError("the best model has no round or score")
+    if not all(type(each) is int and 0 <= each < 2**63 for each in rounds):
+        raise ValueError("a round is no number of one")
+    if not isinstance(body["policy"], dict) or not isinstance(body["about"], str):
+        raise ValueError("policy or fingerprint are of the wrong type")
+    if not isinstance(body.get("processor", ""), str):
+        raise ValueError("the processor has no name")
+
+
+def sealed(body: dict[str, Any]) -> bytes:
+    """The manifest with this body, which carries its checksum."""
     text = json.dumps(body, sort_keys=True).encode()
-    return {"body": body, "sha256": hashlib.sha256(text).hexdigest()}
+    return json.dumps({"body": body, "sha256": hashlib.sha256(text).hexdigest()}, indent=1).encode()
 
 
 def settings_file(path: Path) -> Path:
@@ -272,7 +316,7 @@ def settings_file(path: Path) -> Path:
 
 def read_raw(path: Path) -> dict[str, Any]:
     """The settings as they are written in a run folder."""
-    return tomllib.loads(settings_file(path).read_text(encoding="utf-8"))
+    return config.load_toml(settings_file(path))
 
 
 def read_settings(path: Path) -> Settings:
@@ -297,7 +341,10 @@ class MetricNote:
 def read_metrics(path: Path) -> list[MetricNote]:
     """The metrics of a run folder, the one to judge by first; 0.1 knew the accuracy alone."""
     try:
-        return [MetricNote(**each) for each in json.loads((path / METRICS).read_bytes())]
+        found = [MetricNote(**each) for each in read_json(path / METRICS)]
+        if not all(isinstance(each.name, str) for each in found):
+            raise ValueError("a metric has no name")
+        return found
     except FileNotFoundError:
         return [MetricNote("accuracy", percent=True)]
     except (OSError, ValueError, TypeError) as error:
@@ -307,15 +354,11 @@ def read_metrics(path: Path) -> list[MetricNote]:
 def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
     """The log's complete lines. A run that is only kept for its figures may have it compressed (rounds.jsonl.gz)."""
     try:
-        data = log_bytes(path)
-    except (OSError, EOFError, zlib.error) as error:
-        raise RunError(f"{path / ROUNDS}: {getattr(error, 'strerror', None) or f'damaged: {error}'}") from None
-    for number, line in enumerate(data.split(b"\n")[:-1], 1):
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            raise RunError(f"{path / ROUNDS}: line {number} is damaged") from None
-        yield modern(entry) if isinstance(entry, dict) else entry
+        log, most = open_log(path)
+    except OSError as error:
+        raise RunError(f"{path / ROUNDS}: {error.strerror}") from None
+    with log:
+        yield from rounds_in(log, path / ROUNDS, most)
 
 
 def client_steps(line: Mapping[str, Any], fixed: int) -> int:
@@ -327,23 +370,17 @@ def client_steps(line: Mapping[str, Any], fixed: int) -> int:
     return sum(int(client.get("hyper", {}).get("steps", shared)) for client in line["clients"].values())
 
 
-def log_bytes(path: Path) -> bytes:
-    """The log, compressed or not. It may be packed at this very moment: then the packed one is there before it goes."""
+def open_log(path: Path) -> tuple[IO[bytes], float]:
+    """The log, compressed or not, and how many bytes it may have. It may be packed at this very moment: then the
+    packed one is there before it goes.
+    """
     try:
-        return (path / ROUNDS).read_bytes()
+        return open(path / ROUNDS, "rb"), math.inf
     except FileNotFoundError:
         packed = path / f"{ROUNDS}.gz"
         if not packed.is_file():
             raise
-        return gzip.decompress(packed.read_bytes())
-
-
-def modern(entry: dict[str, Any]) -> dict[str, Any]:
-    """A line of the log in today's form: 0.1 had one metric, the accuracy."""
-    if "accuracy" in entry and "metrics" not in entry:
-        accuracy = entry.pop("accuracy")
-        entry["metrics"] = {} if accuracy is None else {"accuracy": accuracy}
-    return entry
+        return cast(IO[bytes], gzip.open(packed)), max(UNPACKED, RATIO * packed.stat().st_size)
 
 
 def pack(path: Path) -> None:

@@ -1,11 +1,12 @@
 """How a real federation stands: the SuperLink knows who is connected, the run folder how far the server is."""
 
 import datetime
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedaccord.core.errors import RunError
+from fedaccord.core.files import read_json
 from fedaccord.core.records import RoundLog
 from fedaccord.runtime.attendance import attendance
 from fedaccord.runtime.folder import ROUNDS, SETTINGS, read_rounds, read_settings
@@ -36,7 +37,13 @@ def clients_by_node(folder: Path | None) -> dict[int, int]:
     """Return which client each node is, as far as the server has seen."""
     if folder is None or not (folder / NODES).is_file():
         return {}
-    return {node: int(client) for client, node in json.loads((folder / NODES).read_text()).items()}
+    try:
+        found = {int(client): node for client, node in read_json(folder / NODES).items()}
+        if not all(type(node) is int for node in found.values()):
+            raise ValueError("a node is no number")
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise RunError(f"{folder / NODES}: damaged: {error}; the server writes it anew") from None
+    return {node: client for client, node in found.items()}
 
 
 def run_of(folder: Path | None) -> dict[str, Any] | None:

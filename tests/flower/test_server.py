@@ -92,3 +92,25 @@ def test_an_order_dies_with_its_round(own_run, clock):
     list(engine_over(wire, deadline=7.0).train(TWO))
     lives = {message.metadata.message_type: message.metadata.ttl for message in wire.pushed}
     assert lives["train"] == 7.0
+
+
+def test_a_reply_that_is_announced_and_never_sent_does_not_hold_the_round(own_run, clock):
+    """flwr waits for the parts of one reply after the other: for all together no longer than the round lasts."""
+    from fedaccord.flower import adapter
+
+    waits = []
+
+    class Slow(Wire):
+        def pull_messages(self, numbers):
+            limit = adapter.pull_objects.__kwdefaults__["max_time"]
+            waits.append((limit * len(numbers), clock.now))
+            return super().pull_messages(numbers)
+
+    begin = clock.now
+    wire = Slow({10: client(0), 11: lambda m: None if m.metadata.message_type != "query" else client(1)(m)})
+    list(engine_over(wire, deadline=6.0).train(TWO))
+    assert all(limit <= max(0.1, begin + 6.0 - now) + 1e-9 for limit, now in waits)
+    wire = Slow({10: client(0), 11: client(1)})
+    waits.clear()
+    list(engine_over(wire, deadline=600.0).train(TWO))
+    assert {limit for limit, _ in waits} <= {15.0, 30.0}  # with time enough it is what it always was

@@ -1,14 +1,9 @@
-"""A few hostile updates of every kind at the server's two ends; ten thousand are in benchmarks/hostile.py."""
-
-import sys
-from pathlib import Path
+"""A few hostile updates of every kind at the server's two ends; ten thousand are in `python -m benchmarks.hostile`."""
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from hostile import ENDS, METHODS, Scene, attempt, hostile
-from hostile_kinds import KINDS
+from benchmarks.chaos.update_kinds import KINDS
+from benchmarks.chaos.updates import ENDS, METHODS, Scene, attempt, hostile
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""What was tried against fedaccord, and what was lost: `python -m benchmarks.chaos --help`."""

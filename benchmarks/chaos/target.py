@@ -1,0 +1,20 @@
+"""One parser under fire: what inputs are made for it, how it is called, and what it promises of what it accepts."""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Target:
+    """`make` makes an input from seeds of its own; `read` gives it to the product, as a file in a folder if need be.
+
+    `read` returns whether the input was accepted; it raises an AssertionError if what it got is not as promised, and
+    lets every exception of the product through. `worst`: inputs that were built to take memory or time.
+    """
+
+    what: str
+    make: Callable[[random.Random], bytes]
+    read: Callable[[bytes, Path], bool]
+    worst: Callable[[], Iterable[bytes]] = tuple

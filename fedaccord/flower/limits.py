@@ -1,0 +1,104 @@
+"""What a client does at most, whoever asks: bounds on everything that a server sends.
+
+The form of what is sent (names, shapes, types) is the model's and the method's own; here is how much of it, how large
+and how often. Whoever keeps to all of this can still send a bad model: see `docs/reliability.md`.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fedaccord.core.errors import SettingsError, UpdateRefused
+from fedaccord.core.packages import check, check_finite, encode
+from fedaccord.core.records import OPTIMIZER, Hyper, Order, Params
+from fedaccord.core.settings import Setting
+from fedaccord.server.judge import FAR, HUGE, WHOLE, size
+from fedaccord.server.vectors import norm_of
+
+ROUNDS = 999_999
+"""The last round that a client takes part in: what it keeps has six digits for the round in its name."""
+ROOM = 65_536
+"""Bytes that tensors may take on the way beyond what they take when this client writes them itself."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a client does at most, whoever asks."""
+
+    max_steps: int = 1000
+    min_lr: float = 1e-6
+    max_lr: float = 2.0
+    max_batch: int = 4096
+    max_weight: float = 1e6  # every other hyper-parameter
+
+    def check(self, order: Order, client: int, settings: Mapping[str, Setting]) -> None:
+        """Refuse an order that asks for more than this, or against a rule of the hyper-parameters' own settings."""
+        hyper = order.hyper_of(client)
+        if order.round > ROUNDS:
+            raise UpdateRefused(f"round {order.round}: I take part up to {ROUNDS}")
+        if not 1 <= hyper.steps <= self.max_steps:
+            raise UpdateRefused(f"steps = {hyper.steps}: I do 1 to {self.max_steps}")
+        if not self.min_lr <= hyper.lr <= self.max_lr:
+            raise UpdateRefused(f"lr = {hyper.lr:g}: I take {self.min_lr:g} to {self.max_lr:g}")
+        if not 1 <= hyper.batch_size <= self.max_batch:
+            raise UpdateRefused(f"batch_size = {hyper.batch_size}: I take 1 to {self.max_batch}")
+        self.check_others(hyper, settings)
+
+    def check_others(self, hyper: Hyper, settings: Mapping[str, Setting]) -> None:
+        """Refuse a hyper-parameter that the method does not have, or whose value is against its rule or absurd."""
+        for name, value in hyper.values().items():
+            if name not in settings:
+                raise UpdateRefused(f"{name[:40]!r} is no hyper-parameter of my method")
+            try:
+                settings[name].validate(value)
+            except SettingsError as error:
+                raise UpdateRefused(str(error)) from None
+            if name not in OPTIMIZER[:3] and value is not None and not abs(value) <= self.max_weight:
+                raise UpdateRefused(f"{name} = {value:g}: I take {self.max_weight:g} at most")
+
+
+@dataclass(frozen=True)
+class Form:
+    """What one table of tensors of an order must be like: its own names, shapes and types, and no absurd values."""
+
+    own: Params
+    weights: Collection[str]  # names of what training moves; what is neither this nor a method's is a buffer
+    whose: str  # for the sentence that refuses
+    room: int  # bytes that it may take on the way
+    most: float  # the longest norm
+
+    def fits(self, name: str, data: Any) -> None:
+        """Refuse, before it is decoded, what is no bytes or more of them than such tensors take."""
+        if not isinstance(data, bytes):
+            raise UpdateRefused(f"{name} is of type {type(data).__name__}, not bytes")
+        if len(data) > self.room:
+            raise UpdateRefused(f"{name} has {len(data):,} bytes, {self.whose} takes {self.room:,} at most")
+
+    def check(self, params: Params) -> None:
+        """Refuse other names, shapes or types, values that are not finite, and values of absurd size."""
+        check(params, self.own, self.whose)
+        check_finite(params)
+        norm = norm_of([params[name] for name in self.weights])
+        if not norm <= self.most:
+            raise UpdateRefused(f"a norm of {norm:.3g}, where {self.most:.3g} would be absurd already in {self.whose}")
+        for name, value in params.items():
+            if name in self.weights or value.dtype == torch.bool or not value.numel():
+                continue
+            bound = HUGE if value.is_floating_point() or value.is_complex() else WHOLE
+            if size(value) > max(bound, 2 * size(self.own[name])):
+                raise UpdateRefused(f"{name} has a value of absurd size")
+
+
+def form_of(own: Params, weights: Collection[str], whose: str, most: float | None = None) -> Form:
+    """Describe such tensors; `most`: the longest norm, unless it is to follow from their own.
+
+    It is what a server takes from a client at most, with this client's model in place of the server's.
+    """
+    moved = [name for name in own if name in weights]
+    if most is None:
+        count = sum(own[name].numel() for name in moved)
+        most = FAR * max(norm_of([own[name] for name in moved]), math.sqrt(count))
+    return Form(own, moved, whose, len(encode(own)) + ROOM, most)

@@ -1,0 +1,95 @@
+"""The lines of a run's log, which anybody may have written: each has the form of a round, or is refused."""
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from fedaccord.core.errors import RunError
+from fedaccord.core.files import parse_json
+
+LINE = 1 << 22
+"""Bytes of a line at most; each client takes about 200."""
+UNPACKED, RATIO = 1 << 24, 16
+"""Bytes that a packed log may unpack to, or so many times its size if that is more: a real one has five times."""
+
+NUMBERS, OBJECTS = ("metrics", "method", "seconds"), ("hyper", "policy", "clients", "metrics", "method", "seconds")
+NUMBER = ("loss", "reward", "step_norm", "last_loss", "stretch", "score")
+TEXT, WHOLE, LISTS = ("guard", "handed"), ("round", "best", "bytes"), ("cohort", "refused")
+OF_CLIENT = {"examples": int, "update_norm": float, "moved": float, "metrics": dict, "hyper": dict}
+
+
+def rounds_in(stream: IO[bytes], file: Path, most: float = math.inf) -> Iterator[dict[str, Any]]:
+    """The entries of a log's complete lines, of `most` bytes together; one that was cut off is not there yet."""
+    number = total = 0
+    while True:
+        try:
+            line = stream.readline(LINE + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise RunError(f"{file}: {getattr(error, 'strerror', None) or f'damaged: {error}'}") from None
+        if not line.endswith(b"\n"):
+            if len(line) > LINE:
+                raise RunError(f"{file}: line {number + 1} is damaged: it does not end")
+            return
+        number, total = number + 1, total + len(line)
+        if total > most:
+            raise RunError(f"{file}: unpacks to more than {most:,} bytes; unpack it by hand if it is no mistake")
+        try:
+            yield entry_of(line)
+        except ValueError as error:
+            raise RunError(f"{file}: line {number} is not a round's: {error}") from None
+
+
+def entry_of(line: bytes) -> dict[str, Any]:
+    """One round, in today's form; a ValueError unless what is there is of the right types."""
+    entry = parse_json(line, LINE)
+    if not isinstance(entry, dict) or type(entry.get("round")) is not int:
+        raise ValueError("it has no round")
+    check_numbers(entry)
+    entry = modern(entry)
+    check_form(entry)
+    return entry
+
+
+def modern(entry: dict[str, Any]) -> dict[str, Any]:
+    """A line of the log in today's form: 0.1 had one metric, the accuracy."""
+    if "accuracy" in entry and "metrics" not in entry:
+        accuracy = entry.pop("accuracy")
+        entry["metrics"] = {} if accuracy is None else {"accuracy": accuracy}
+    return entry
+
+
+def check_numbers(value: Any) -> None:
+    """Raise a ValueError for a whole number that no array could hold."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            check_numbers(each)
+    elif isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError("a number has more than 64 bits")
+
+
+def check_form(entry: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a field of another type than a round's has."""
+    forms = {dict: OBJECTS, float: NUMBER, str: TEXT, int: WHOLE, list: LISTS}
+    for kind, names in forms.items():
+        for name in names:
+            check_type(name, entry.get(name), kind)
+    for name in NUMBERS:
+        for value in (entry.get(name) or {}).values():
+            check_type(name, value, float)
+    for said in entry.get("refused") or ():
+        check_type("refused", said, dict)
+    for client, told in (entry.get("clients") or {}).items():
+        check_type(f"client {client}"[:40], told, dict)
+        for name, kind in OF_CLIENT.items():
+            check_type(name, (told or {}).get(name), kind)
+        for value in ((told or {}).get("metrics") or {}).values():
+            check_type("metrics", value, float)
+
+
+def check_type(name: str, value: Any, kind: type) -> None:
+    """None is of every type: a figure that nobody knows."""
+    right = (int, float) if kind is float else kind
+    if value is not None and (not isinstance(value, right) or isinstance(value, bool)):
+        raise ValueError(f"{name} is of the wrong type")
