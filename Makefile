@@ -1,5 +1,5 @@
 # Two commands for a newcomer: `make run` and `make test`. Both set up whatever is missing first.
-# While working: `make quick`. Before a release, after `make test`: `make portable`, `make docs`, `make dist`.
+# While working: `make quick`. Before a release, after `make test`: `make portable`, `make docs`, `make dist`, `make chaos`.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest
 # also for the build environment of the package itself
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: run test quick quick-tests portable check browser pictures notebook docs dist clean
+.PHONY: run test quick quick-tests portable check browser chaos chaos-full strace pictures notebook docs dist clean
 
 run: $(VENV)/.core
 	$(BIN)/fedaccord compare --task digits --methods FA,FA+RM+AH --results runs/first-look
@@ -40,6 +40,19 @@ browser:
 	@command -v chromium chromium-browser google-chrome >/dev/null || \
 	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get install -y -qq chromium >/dev/null; } || \
 	  echo "no Chromium here, and it cannot be installed: the page will not be tested in a browser"
+
+# make trouble and print what was tried and what was lost: a sample of about 20 minutes, and all of docs/reliability.md,
+# which takes hours and goes on where it was cut off
+chaos: $(VENV)/.dev strace
+	$(BIN)/python -m benchmarks.chaos --results build/chaos/sample
+chaos-full: $(VENV)/.dev strace
+	$(BIN)/python -m benchmarks.chaos --full --results build/chaos/full
+
+# for watching the order in which a run writes; without it that part is skipped
+strace:
+	@command -v strace >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get install -y -qq strace >/dev/null; } || \
+	  echo "no strace here, and it cannot be installed: the order of writes will not be watched"
 
 pictures: $(VENV)/.dev
 	$(BIN)/python docs/make_pictures.py
