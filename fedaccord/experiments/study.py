@@ -16,7 +16,7 @@ from fedaccord.core.settings import EXPERIMENT, LENGTH, SERVER
 from fedaccord.experiments.yardsticks import YARDSTICKS, name_of, runs_of, trained_by
 from fedaccord.methods.registry import find
 from fedaccord.report import paper, tables
-from fedaccord.runtime.folder import SETTINGS, MetricNote, read_rounds, read_settings
+from fedaccord.runtime.folder import SETTINGS, MetricNote, read_end, read_settings
 from fedaccord.tasks import Task, find_task
 
 OPEN: dict[str, tuple[Any, ...]] = {"clients": (10,), "augment": (False,), "entropy_min": (None, 2.0032)}
@@ -92,9 +92,9 @@ def done(cell: Cell, folder: Path) -> int:
         fits = (wanted,) if wanted is not None else (has,) if natural else OPEN.get(name, (has,))
         if has not in fits:
             raise SettingsError(f"{path}: was run with {name} = {has}, not {fits[0]}; choose another folder for this")
-    lines = list(read_rounds(path))
-    early = lines and out_of_patience(cell.settings.patience, lines[-1]["round"], lines[-1].get("best"))
-    return cell.settings.rounds if early else len(lines)
+    count, last = read_end(path)
+    early = last is not None and out_of_patience(cell.settings.patience, last["round"], last.get("best"))
+    return cell.settings.rounds if early else count
 
 
 def telling(settings: Settings) -> set[str]:

@@ -53,7 +53,7 @@ from fedaccord.core.protocols import Method
 from fedaccord.core.records import Best, Metric, Params, RoundLog, ServerState, Snapshot
 from fedaccord.core.settings import LENGTH, OBSERVATION, OPERATION, SERVER
 from fedaccord.methods.registry import find
-from fedaccord.runtime.lines import RATIO, UNPACKED, rounds_in
+from fedaccord.runtime.lines import RATIO, UNPACKED, end_of, rounds_in
 from fedaccord.server.privacy import SECRET
 
 GENERATIONS = 2
@@ -353,12 +353,16 @@ def read_metrics(path: Path) -> list[MetricNote]:
 
 def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
     """The log's complete lines. A run that is only kept for its figures may have it compressed (rounds.jsonl.gz)."""
-    try:
-        log, most = open_log(path)
-    except OSError as error:
-        raise RunError(f"{path / ROUNDS}: {error.strerror}") from None
+    log, most = open_log(path)
     with log:
         yield from rounds_in(log, path / ROUNDS, most)
+
+
+def read_end(path: Path) -> tuple[int, dict[str, Any] | None]:
+    """How many complete lines the log has, and the last of them."""
+    log, most = open_log(path)
+    with log:
+        return end_of(log, path / ROUNDS, most)
 
 
 def client_steps(line: Mapping[str, Any], fixed: int) -> int:
@@ -374,13 +378,16 @@ def open_log(path: Path) -> tuple[IO[bytes], float]:
     """The log, compressed or not, and how many bytes it may have. It may be packed at this very moment: then the
     packed one is there before it goes.
     """
+    packed = path / f"{ROUNDS}.gz"
     try:
-        return open(path / ROUNDS, "rb"), math.inf
-    except FileNotFoundError:
-        packed = path / f"{ROUNDS}.gz"
-        if not packed.is_file():
-            raise
-        return cast(IO[bytes], gzip.open(packed)), max(UNPACKED, RATIO * packed.stat().st_size)
+        try:
+            return open(path / ROUNDS, "rb"), math.inf
+        except FileNotFoundError:
+            if not packed.is_file():
+                raise
+            return cast(IO[bytes], gzip.open(packed)), max(UNPACKED, RATIO * packed.stat().st_size)
+    except OSError as error:
+        raise RunError(f"{path / ROUNDS}: {error.strerror}") from None
 
 
 def pack(path: Path) -> None:

@@ -4,6 +4,7 @@ import copy
 from dataclasses import replace
 
 import pytest
+import test_contract as contract
 import torch
 from test_contract import (
     assert_same,
@@ -15,7 +16,6 @@ from test_contract import (
     test_clients_may_have_hyper_parameters_of_their_own,  # noqa: F401
     test_rounds_do_not_leak_into_each_other,  # noqa: F401
     test_the_clients_report_the_losses_they_are_asked_for,  # noqa: F401
-    test_the_updates_are_those_of_a_plain_loop_in_client_order,  # noqa: F401
 )
 from torch import nn
 
@@ -81,6 +81,12 @@ def opened(cluster):
     yield make
     for engine in engines:
         engine.close()
+
+
+@pytest.mark.parametrize("method", ["FA+WD+RM", "SCAFFOLD", "MOON"])
+def test_the_updates_are_those_of_a_plain_loop_in_client_order(name, opened, method):
+    """Modules of its own, all four kinds of slots, a model that is kept: an engine knows nothing else of a method."""
+    contract.test_the_updates_are_those_of_a_plain_loop_in_client_order(name, opened, method)
 
 
 def test_two_nodes_give_the_bits_of_a_loop_also_when_one_is_lost(cluster, tmp_path):
