@@ -19,7 +19,8 @@ from pathlib import Path
 
 from fedaccord import config
 from fedaccord.flower.local import LocalFederation
-from fedaccord.runtime.folder import RunFolder, params_sha256, read_rounds
+from fedaccord.runtime.folder import RunFolder, read_rounds
+from fedaccord.runtime.identity import params_sha256
 from fedaccord.tasks import find_task
 
 NODES = 3

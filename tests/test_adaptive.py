@@ -17,7 +17,8 @@ from fedaccord.data.prepare import as_stored
 from fedaccord.objectives import classification
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import checkpoint, drive
-from fedaccord.runtime.folder import RunFolder, fingerprint, log_sha256, params_sha256, read_rounds
+from fedaccord.runtime.folder import RunFolder, read_rounds
+from fedaccord.runtime.identity import fingerprint, log_sha256, params_sha256
 from fedaccord.tasks import find_task
 
 GRID = "lr = 0.05..0.5/9 log; steps = 1..9/9"

@@ -7,7 +7,7 @@ from torch.utils.data import TensorDataset
 
 from fedaccord import federate
 from fedaccord.core.errors import DataError, RunError, SettingsError
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 
 
 def blobs(classes=3, each=40, seed=0):

@@ -12,7 +12,8 @@ from fedaccord.core.errors import SettingsError
 from fedaccord.experiments.study import Cell, Row, done
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import drive
-from fedaccord.runtime.folder import RunFolder, params_sha256, read_rounds, read_settings
+from fedaccord.runtime.folder import RunFolder, read_rounds, read_settings
+from fedaccord.runtime.identity import params_sha256
 from fedaccord.tasks import find_task
 
 BUMPY = {"method": "FA", "engine": "serial", "lr": 1.0, "average": False, "steps": 3, "test_every": 4}

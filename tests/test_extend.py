@@ -12,7 +12,7 @@ from torch import nn
 from fedaccord import federate
 from fedaccord.cli import main
 from fedaccord.core.modules import load_variable
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extend.md").read_text()
 FILES = dict(re.findall(r"```python\n# file: (\S+)\n(.*?)```", PAGE, re.DOTALL))

@@ -13,7 +13,7 @@ from fedaccord.cli import main
 from fedaccord.cli.options import USUAL
 from fedaccord.config import table
 from fedaccord.core.errors import FedAccordError, FedAccordWarning, SettingsError
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 from fedaccord.tasks import find_task
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))

@@ -17,7 +17,8 @@ from fedaccord.cli import main
 from fedaccord.core.errors import SettingsError
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import drive
-from fedaccord.runtime.folder import experiment_of, params_sha256, read_rounds
+from fedaccord.runtime.folder import read_rounds
+from fedaccord.runtime.identity import experiment_of, params_sha256
 from fedaccord.runtime.parts import client_parts, parts_of, server_parts
 from fedaccord.tasks import find_task
 

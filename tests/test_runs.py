@@ -23,8 +23,10 @@ from fedaccord.core.settings import LENGTH, OPERATION
 from fedaccord.methods.registry import find
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.changes import other_settings
+from fedaccord.runtime.checkpoints import sealed
 from fedaccord.runtime.drive import checkpoint, drive
-from fedaccord.runtime.folder import LATER, RunFolder, fingerprint, log_sha256, params_sha256, read_rounds, sealed
+from fedaccord.runtime.folder import RunFolder, read_rounds
+from fedaccord.runtime.identity import LATER, fingerprint, log_sha256, params_sha256
 from fedaccord.tasks import find_task
 
 ROUNDS = 12

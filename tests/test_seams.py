@@ -12,7 +12,8 @@ from fedaccord.core.errors import MethodError, RunError, SettingsError
 from fedaccord.methods.registry import find
 from fedaccord.policy.schedule import FixedSchedule
 from fedaccord.runtime.build import policy_of
-from fedaccord.runtime.folder import client_steps, params_sha256
+from fedaccord.runtime.folder import client_steps
+from fedaccord.runtime.identity import params_sha256
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from fedaccord.methods.registry import find
 from fedaccord.models import cifar_cnn, kws_cnn, mnist_mlp
 from fedaccord.runtime import federation
 from fedaccord.runtime.build import from_task
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 from fedaccord.runtime.parts import Parts
 from fedaccord.runtime.start import Passage, complaint, sample, start_model
 from fedaccord.tasks import Task, find_task
@@ -324,7 +324,7 @@ def test_every_engine_starts_from_the_same_bits(engine, init):
 def test_two_processes_start_from_the_same_bits():
     code = """
 from fedaccord.runtime.build import from_task
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 from fedaccord.tasks import Task, find_task
 task = find_task({name!r})
 print(params_sha256(from_task(task, task.resolved(init="unit-variance", split="iid", engine="serial")).params))

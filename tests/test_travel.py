@@ -10,7 +10,7 @@ from fedaccord import DataSet, Examples, Task, federate
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.travel import HOME, travel_of
 from fedaccord.runtime.build import from_task
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 
 
 def net():

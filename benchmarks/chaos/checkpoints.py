@@ -11,7 +11,8 @@ from pathlib import Path
 from benchmarks.chaos.part import Outcome, Part
 from benchmarks.chaos.runs import ROUNDS, resume, run, undisturbed
 from fedaccord.core.errors import FedAccordError
-from fedaccord.runtime.folder import CHECKPOINTS, RunFolder, params_sha256
+from fedaccord.runtime.folder import CHECKPOINTS, RunFolder
+from fedaccord.runtime.identity import params_sha256
 
 BATCH = 50
 ENGINE = "serial"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from benchmarks.chaos.part import Outcome, Part
 from benchmarks.chaos.runs import run_words
-from fedaccord.runtime.folder import CHECKPOINTS, GENERATIONS
+from fedaccord.runtime.checkpoints import GENERATIONS
+from fedaccord.runtime.folder import CHECKPOINTS
 
 TINY = ("digits", "--method", "FA", "--clients", "2", "--split", "iid", "--steps", "1", "--batch-size", "8")
 LENGTHS = (3_000, 10_000)

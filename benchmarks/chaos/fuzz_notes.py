@@ -14,8 +14,9 @@ from benchmarks.chaos.fuzz_folder import make_tensors, worst_tensors
 from benchmarks.chaos.mutations import ODD, changed, spoiled
 from benchmarks.chaos.target import Target
 from fedaccord.core.packages import encode
+from fedaccord.runtime.checkpoints import Checkpoint, read_checkpoint, sealed
 from fedaccord.runtime.classes import CLASSES, read_classes
-from fedaccord.runtime.folder import CODE, METRICS, Checkpoint, RunFolder, read_checkpoint, read_metrics, sealed
+from fedaccord.runtime.folder import CODE, METRICS, RunFolder, read_metrics
 from fedaccord.runtime.status import clients_by_node
 from fedaccord.server.sizes import SIZES, read_sizes
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from benchmarks.chaos.events import Events
 from benchmarks.chaos.part import Outcome, Part
 from benchmarks.chaos.runs import ENGINES, ROUNDS, appear, begin, resume, run_words, undisturbed
-from fedaccord.runtime.folder import CHECKPOINTS, GENERATIONS
+from fedaccord.runtime.checkpoints import GENERATIONS
+from fedaccord.runtime.folder import CHECKPOINTS
 
 TRIES = 50
 """Runs of which one has to be hit; the others were over, or not in the midst of a commit, when the kill came."""

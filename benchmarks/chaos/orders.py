@@ -28,7 +28,7 @@ from fedaccord.core.records import Examples, Order
 from fedaccord.data.sets import DataSet
 from fedaccord.runtime.build import hyper_of
 from fedaccord.runtime.federation import member_of_task
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 from fedaccord.runtime.parts import parts_of
 
 CLIENT, NODE = 1, 5

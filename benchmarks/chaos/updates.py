@@ -24,7 +24,7 @@ from fedaccord import config
 from fedaccord.core.packages import encode, flatten
 from fedaccord.core.records import ClientUpdate, Hyper, Order, Refusal
 from fedaccord.methods.registry import find
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 from fedaccord.server.chain import ServerChain
 from fedaccord.server.sizes import Sizes
 from fedaccord.server.steps import with_server_steps

@@ -56,7 +56,8 @@ def carry_on(options: argparse.Namespace, setup: Any, folder: Any) -> int:
 def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, how_to_go_on: str) -> int:
     """Print the summary of a run that ended or was stopped, and return the exit code."""
     from fedaccord.core.algorithm import BEST, LAST
-    from fedaccord.runtime.folder import log_sha256, params_sha256, read_metrics, read_settings
+    from fedaccord.runtime.folder import read_metrics, read_settings
+    from fedaccord.runtime.identity import log_sha256, params_sha256
     from fedaccord.runtime.live import figures
     from fedaccord.runtime.spent import epsilon_spent, privacy_sentence
 

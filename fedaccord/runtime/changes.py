@@ -15,7 +15,7 @@ from fedaccord.config import Settings
 from fedaccord.core.records import LossFunction
 from fedaccord.core.settings import LENGTH, OPERATION
 from fedaccord.methods.registry import is_file, words_of
-from fedaccord.runtime.folder import LATER, try_to_find
+from fedaccord.runtime.identity import LATER, try_to_find
 
 PACKAGE = "fedaccord"
 OURS = (PACKAGE, "torch")

@@ -20,8 +20,10 @@ from fedaccord.core.records import Params, RoundLog, ServerState, Snapshot
 from fedaccord.runtime.attendance import Attendance, attendance
 from fedaccord.runtime.build import Setup
 from fedaccord.runtime.changes import other_code, other_settings
+from fedaccord.runtime.checkpoints import Checkpoint
 from fedaccord.runtime.classes import ByClass, write_classes
-from fedaccord.runtime.folder import Checkpoint, RunFolder, fingerprint, read_raw
+from fedaccord.runtime.folder import RunFolder, read_raw
+from fedaccord.runtime.identity import fingerprint
 from fedaccord.runtime.live import JsonView, View
 from fedaccord.runtime.trackers import Together, trackers
 

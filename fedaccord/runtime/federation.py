@@ -22,7 +22,8 @@ from fedaccord.runtime.checks import find_device, lay_out, settle_sizes
 from fedaccord.runtime.classes import by_class, labels_of
 from fedaccord.runtime.drive import Outcome, drive
 from fedaccord.runtime.entropy import settle_entropy
-from fedaccord.runtime.folder import SETTINGS, RunFolder, experiment_of
+from fedaccord.runtime.folder import SETTINGS, RunFolder
+from fedaccord.runtime.identity import experiment_of
 from fedaccord.runtime.live import LineView
 from fedaccord.runtime.monitor import LogView, Roster
 from fedaccord.runtime.parts import client_parts, clients_of, parts_of, server_parts

@@ -19,51 +19,34 @@ that is whole and cuts the log back to it.
 import dataclasses
 import datetime
 import gzip
-import hashlib
 import json
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
-import torch
-
 from fedaccord import config
 from fedaccord.config import Settings
-from fedaccord.core.errors import RunError, SettingsError, UpdateRefused
+from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.core.files import (
-    NOTE,
     cannot_be_written,
     clear_rests,
     flush_folder,
     lock_folder,
     make_durably,
-    parse_json,
     read_json,
-    read_up_to,
-    remove,
     write_durably,
 )
-from fedaccord.core.packages import decode, encode, flatten, unflatten
-from fedaccord.core.processes import processor_kind
-from fedaccord.core.protocols import Method
-from fedaccord.core.records import Best, Metric, Params, RoundLog, ServerState, Snapshot
-from fedaccord.core.settings import LENGTH, OBSERVATION, OPERATION, SERVER
-from fedaccord.methods.registry import find
+from fedaccord.core.packages import encode
+from fedaccord.core.records import Metric, Params, RoundLog, ServerState
+from fedaccord.runtime.checkpoints import Checkpoint, oldest_needed, read_checkpoint, write_checkpoint
 from fedaccord.runtime.lines import RATIO, UNPACKED, end_of, rounds_in
 from fedaccord.server.privacy import SECRET
 
-GENERATIONS = 2
-PREVIOUS, KEPT = "previous-", "best"
 SETTINGS, ROUNDS, CSV, METRICS, CODE = "settings.toml", "rounds.jsonl", "rounds.csv", "metrics.json", "code.json"
-LATER = {
-    "keep": "last", "robust": "mean", "trim": 0.1, "dp_noise": 0.0, "dp_delta": 1e-5, "partial": False, "epochs": 0.0,
-    "alone": "", "min_examples": 0,
-}  # fmt: skip
-"""Settings that came after version 2, each with what runs of before did: with that value it does not count."""
 CHECKPOINTS, PRIVATE, FIXED = "checkpoints", "private", "fixed.safetensors"
 
 
@@ -160,33 +143,7 @@ class RunFolder:
 
     def save(self, state: ServerState, about: str = "") -> None:
         """A checkpoint; the oldest beyond two generations goes. `about`: the fingerprint of the run."""
-        folder = self.path / CHECKPOINTS
-        stem = f"{state.round:06d}"
-        tensors = encode(flatten(packages_of(state)))
-        write_durably(folder / f"{stem}.safetensors", tensors)
-        body = {
-            "version": config.VERSION,
-            "round": state.round,
-            "loss": state.loss,
-            "last_loss": state.last_loss,
-            "first_loss": state.first_loss,
-            "best_loss": state.best_loss,
-            "kept": None if state.kept is None else {"round": state.kept.round, "score": state.kept.score},
-            "policy": dict(state.policy),
-            "accepted": as_json(state.model),
-            "previous_accepted": None if state.previous is None else as_json(state.previous),
-            "about": about,
-            "processor": processor_kind(),
-            "log_bytes": self.log.tell(),
-            "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
-        }
-        write_durably(folder / f"{stem}.json", sealed(body))
-        for old in sorted(folder.glob("*.json"))[:-GENERATIONS]:
-            remove(old)
-        kept = {manifest.stem for manifest in folder.glob("*.json")}
-        for tensors_file in folder.glob("*.safetensors"):
-            if tensors_file.stem not in kept:
-                remove(tensors_file)
+        write_checkpoint(self.path / CHECKPOINTS, state, about, self.log.tell())
 
     @property
     def private(self) -> Path:
@@ -194,14 +151,9 @@ class RunFolder:
 
     def needed(self) -> dict[int, int]:
         """Client -> the oldest round from which a checkpoint that is kept may have to go on."""
-        oldest = min((self.path / CHECKPOINTS).glob("*.json"), key=lambda manifest: int(manifest.stem))
-        body = read_json(oldest)["body"]
-        needed = {int(client): round for client, round in body["accepted"].items()}
-        for client, round in (body["previous_accepted"] or {}).items():
-            needed[int(client)] = min(round, needed.get(int(client), round))
-        return needed
+        return oldest_needed(self.path / CHECKPOINTS)
 
-    def load(self) -> "Checkpoint | None":
+    def load(self) -> Checkpoint | None:
         """The newest good checkpoint, with the log cut back to it; None if nothing was committed yet.
 
         The start is a checkpoint too, so a log without any means that something was deleted: then nothing is touched.
@@ -228,83 +180,6 @@ class RunFolder:
 
     def rounds(self) -> list[dict[str, Any]]:
         return list(read_rounds(self.path))
-
-
-@dataclasses.dataclass(frozen=True)
-class Checkpoint:
-    state: ServerState
-    about: str
-    log_bytes: int
-    processor: str  # the kind it was written on
-
-
-def packages_of(state: ServerState) -> dict[str, Params]:
-    """All tensors of the state, by what they are."""
-    found = {}
-    for start, snapshot in (("", state.model), (PREVIOUS, state.previous)):
-        if snapshot is not None:
-            found[f"{start}model"] = snapshot.params
-            found |= {f"{start}server.{slot}": params for slot, params in snapshot.server.items()}
-    return found | ({KEPT: state.kept.params} if state.kept is not None and state.kept.params else {})
-
-
-def snapshot_of(packages: Mapping[str, Params], start: str, accepted: Mapping[str, int]) -> Snapshot:
-    server = {
-        slot.removeprefix(f"{start}server."): params
-        for slot, params in packages.items()
-        if slot.startswith(f"{start}server.")
-    }
-    return Snapshot(packages[f"{start}model"], server, {int(client): round for client, round in accepted.items()})
-
-
-def as_json(snapshot: Snapshot) -> dict[str, int]:
-    return {str(client): round for client, round in snapshot.accepted.items()}
-
-
-def read_checkpoint(manifest: Path) -> Checkpoint | None:
-    """None if anything about it is damaged, be it a byte that changes no value."""
-    try:
-        data = read_up_to(manifest, NOTE)
-        body = parse_json(data)["body"]
-        tensors = manifest.with_suffix(".safetensors").read_bytes()
-        if data != sealed(body) or hashlib.sha256(tensors).hexdigest() != body["tensors_sha256"]:
-            return None
-        check_manifest(body)
-        packages = unflatten(decode(tensors))
-        model, before = snapshot_of(packages, "", body["accepted"]), None
-        if body["previous_accepted"] is not None:
-            before = snapshot_of(packages, PREVIOUS, body["previous_accepted"])
-        extremes = body.get("first_loss"), body.get("best_loss")  # not in a checkpoint of before the guard knew them
-        kept = None if body.get("kept") is None else Best(**body["kept"], params=packages.get(KEPT, {}))
-        state = ServerState(
-            body["round"], model, body["loss"], body["policy"], before, body["last_loss"], *extremes, kept
-        )
-        return Checkpoint(state, body["about"], body["log_bytes"], body.get("processor", ""))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, UpdateRefused):
-        return None
-
-
-def check_manifest(body: Mapping[str, Any]) -> None:
-    """Raise a ValueError for what is of another type than `save` writes: whoever can seal it may have written it."""
-    for name in ("loss", "last_loss", "first_loss", "best_loss"):
-        if body.get(name) is not None and type(body[name]) not in (int, float):
-            raise ValueError(f"{name} is no number")
-    rounds = [body["round"], body["log_bytes"], *body["accepted"].values(), *(body["previous_accepted"] or {}).values()]
-    kept = body.get("kept")
-    if kept is not None and (type(kept["score"]) not in (int, float) or not isinstance(kept["round"], int)):
-        raise ValueError("the best model has no round or score")
-    if not all(type(each) is int and 0 <= each < 2**63 for each in rounds):
-        raise ValueError("a round is no number of one")
-    if not isinstance(body["policy"], dict) or not isinstance(body["about"], str):
-        raise ValueError("policy or fingerprint are of the wrong type")
-    if not isinstance(body.get("processor", ""), str):
-        raise ValueError("the processor has no name")
-
-
-def sealed(body: dict[str, Any]) -> bytes:
-    """The manifest with this body, which carries its checksum."""
-    text = json.dumps(body, sort_keys=True).encode()
-    return json.dumps({"body": body, "sha256": hashlib.sha256(text).hexdigest()}, indent=1).encode()
 
 
 def settings_file(path: Path) -> Path:
@@ -411,63 +286,3 @@ def free_name(root: Path, settings: Settings) -> Path:
     while path.exists():
         path, number = root / f"{name}-{number}", number + 1
     return path
-
-
-def fingerprint(settings: Settings, params: Params, data: Iterable[torch.Tensor]) -> str:
-    """Of all that a resumed run must share with its beginning: settings, model, data."""
-    digest = hashlib.sha256(settings_text(settings).encode())
-    digest.update(repr([(name, str(value.dtype), tuple(value.shape)) for name, value in params.items()]).encode())
-    for tensor in data:
-        update(digest, tensor)
-    return digest.hexdigest()
-
-
-def settings_text(settings: Settings, apart: Collection[str] = (LENGTH, OPERATION), **named: str) -> str:
-    """What makes a run this run and no other: its settings, apart from those of these roles, some `named` otherwise.
-
-    The engine may be changed for another that gives the same bits.
-    """
-    brought = config.table(try_to_find(settings.method))
-    kept = {n: v for n, v in settings.values().items() if n not in brought or brought[n].role not in apart}
-    kept = {n: v for n, v in kept.items() if n not in LATER or LATER[n] != v}
-    engine = "stacked" if settings.engine == "stacked" else "serial"
-    return json.dumps({**kept, **named, "engine": engine}, sort_keys=True)
-
-
-def try_to_find(name: str) -> Method | None:
-    """The method of this name; None for one that was given as an object, which no name finds."""
-    try:
-        return find(name)
-    except SettingsError:
-        return None
-
-
-def experiment_of(settings: Settings) -> str:
-    """What server and clients of a federation must agree on, as a short name; not where a task's file lies."""
-    task, method = (Path(text).name if ":" in text else text for text in (settings.task, settings.method))
-    shared = settings_text(settings, (LENGTH, OPERATION, OBSERVATION, SERVER), task=task, method=method)
-    return hashlib.sha256(shared.encode()).hexdigest()[:16]
-
-
-def params_sha256(params: Params) -> str:
-    """One hash over names, types, shapes and bytes, in the order of the names."""
-    digest = hashlib.sha256()
-    for name in sorted(params):
-        digest.update(f"{name}/{params[name].dtype}/{tuple(params[name].shape)}/".encode())
-        update(digest, params[name])
-    return digest.hexdigest()
-
-
-def update(digest: "hashlib._Hash", tensor: torch.Tensor) -> None:
-    """With the tensor's bytes; an empty one, which cannot be seen as bytes, has none."""
-    if tensor.numel():
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-
-
-def log_sha256(rounds: list[dict[str, Any]]) -> str:
-    """One hash over all that is deterministic in a log: everything but the seconds."""
-    digest = hashlib.sha256()
-    for entry in rounds:
-        kept = {key: value for key, value in entry.items() if key != "seconds"}
-        digest.update(json.dumps(kept, sort_keys=True).encode())
-    return digest.hexdigest()

@@ -16,8 +16,9 @@ from fedaccord.core.packages import decode, encode
 from fedaccord.core.params import load_params
 from fedaccord.core.records import Packages, Params, ServerState
 from fedaccord.core.travel import HOME
+from fedaccord.runtime.checkpoints import read_checkpoint
 from fedaccord.runtime.checks import settle_sizes
-from fedaccord.runtime.folder import CHECKPOINTS, FIXED, PRIVATE, read_checkpoint, read_rounds, read_settings
+from fedaccord.runtime.folder import CHECKPOINTS, FIXED, PRIVATE, read_rounds, read_settings
 from fedaccord.runtime.parts import build, example_of
 from fedaccord.server.steps import DECAYS, SHORT
 from fedaccord.tasks import find_task

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.chaos import checkpoints
-from fedaccord.runtime.folder import read_checkpoint, sealed
+from fedaccord.runtime.checkpoints import read_checkpoint, sealed
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from fedaccord.client.training import minibatches, train
 from fedaccord.core.errors import SettingsError, TaskError
 from fedaccord.core.records import Order
 from fedaccord.runtime.build import optimizer_of, travels_of
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 from fedaccord.runtime.parts import parts_of
 from fedaccord.tasks import PRESETS
 

@@ -18,7 +18,7 @@ from fedaccord.core.records import Examples
 from fedaccord.data import sets
 from fedaccord.data.lazy import LazyExamples
 from fedaccord.data.sets import as_examples
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 
 
 class Items(Dataset):

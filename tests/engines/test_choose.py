@@ -10,7 +10,7 @@ from fedaccord.core.errors import SettingsError
 from fedaccord.engines.choose import Request, choose
 from fedaccord.engines.pool import PoolEngine
 from fedaccord.models import cifar_cnn, mnist_mlp
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 
 METHODS = ("FA", "FA+WD", "FA+RM", "FA+AH", "FA+RM+AH")
 

@@ -27,7 +27,7 @@ from fedaccord.engines.pool import PoolEngine, portable
 from fedaccord.engines.serial import SerialEngine
 from fedaccord.engines.stacked import Stacks
 from fedaccord.objectives import classification
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 
 ENGINES = {
     "serial": SerialEngine,

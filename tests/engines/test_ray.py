@@ -24,7 +24,8 @@ from fedaccord.client.training import train
 from fedaccord.core.errors import EngineError
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import drive
-from fedaccord.runtime.folder import RunFolder, params_sha256
+from fedaccord.runtime.folder import RunFolder
+from fedaccord.runtime.identity import params_sha256
 from fedaccord.tasks import find_task
 
 ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")

@@ -15,7 +15,7 @@ from fedaccord.flower.node import Limits, Member
 from fedaccord.flower.wire import order_record, read_update
 from fedaccord.runtime.build import site_of
 from fedaccord.runtime.federation import client_settings
-from fedaccord.runtime.folder import experiment_of
+from fedaccord.runtime.identity import experiment_of
 from fedaccord.runtime.parts import parts_of
 from fedaccord.tasks import find_task
 

@@ -22,7 +22,7 @@ from fedaccord.flower.wire import records_of
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import drive
 from fedaccord.runtime.federation import serve_task
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 from fedaccord.runtime.parts import parts_of
 from fedaccord.tasks import find_task
 

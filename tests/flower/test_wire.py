@@ -17,7 +17,7 @@ from fedaccord.flower.wire import (
     read_update,
     update_record,
 )
-from fedaccord.runtime.folder import params_sha256
+from fedaccord.runtime.identity import params_sha256
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # flwr's own
 

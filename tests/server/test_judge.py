@@ -14,7 +14,7 @@ from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.core.records import ClientUpdate, Refusal
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import drive
-from fedaccord.runtime.folder import log_sha256, params_sha256
+from fedaccord.runtime.identity import log_sha256, params_sha256
 from fedaccord.server.judge import FAR
 from fedaccord.server.sizes import MAX_EXAMPLES, Sizes, parse_sizes
 from fedaccord.tasks import find_task

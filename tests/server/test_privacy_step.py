@@ -18,7 +18,8 @@ from fedaccord.core.errors import SettingsError
 from fedaccord.core.records import ClientUpdate
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import drive
-from fedaccord.runtime.folder import RunFolder, params_sha256
+from fedaccord.runtime.folder import RunFolder
+from fedaccord.runtime.identity import params_sha256
 from fedaccord.runtime.spent import privacy_sentence
 from fedaccord.server.privacy import SECRET, delta_of, epsilon_of
 from fedaccord.tasks import find_task

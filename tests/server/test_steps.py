@@ -16,7 +16,8 @@ from fedaccord.core.records import ClientUpdate, Order, ServerState
 from fedaccord.core.stopwatch import Stopwatch
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import checkpoint, drive
-from fedaccord.runtime.folder import RunFolder, params_sha256
+from fedaccord.runtime.folder import RunFolder
+from fedaccord.runtime.identity import params_sha256
 from fedaccord.tasks import find_task
 
 W = {"w": torch.tensor([1.0, -2.0], dtype=torch.float64), "running_var": torch.tensor([4.0], dtype=torch.float64)}
@@ -116,7 +117,7 @@ def setup(**changes):
 def test_a_run_with_it_resumes_to_the_bit(tmp_path, changes):
     whole = drive(setup(**changes), None, None).state
     made = setup(**changes)
-    from fedaccord.runtime.folder import fingerprint
+    from fedaccord.runtime.identity import fingerprint
 
     about = fingerprint(made.settings, made.params, made.experiment.data())
     with RunFolder.create(tmp_path / "run", made.settings) as folder:

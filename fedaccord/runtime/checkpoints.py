@@ -1,0 +1,139 @@
+"""Checkpoints of a run: all tensors of the server's state, and a manifest that says what they are.
+
+The manifest is written last, so with it the checkpoint exists. It carries the SHA-256 of the tensors and of itself, and
+the length that the log had; anything that is damaged is as good as absent.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedaccord import config
+from fedaccord.core.errors import UpdateRefused
+from fedaccord.core.files import NOTE, parse_json, read_json, read_up_to, remove, write_durably
+from fedaccord.core.packages import decode, encode, flatten, unflatten
+from fedaccord.core.processes import processor_kind
+from fedaccord.core.records import Best, Params, ServerState, Snapshot
+
+GENERATIONS = 2
+PREVIOUS, KEPT = "previous-", "best"
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    state: ServerState
+    about: str
+    log_bytes: int
+    processor: str  # the kind it was written on
+
+
+def write_checkpoint(folder: Path, state: ServerState, about: str, log_bytes: int) -> None:
+    """One more, on disk when this returns; the oldest beyond GENERATIONS go."""
+    stem = f"{state.round:06d}"
+    tensors = encode(flatten(packages_of(state)))
+    write_durably(folder / f"{stem}.safetensors", tensors)
+    body = {
+        "version": config.VERSION,
+        "round": state.round,
+        "loss": state.loss,
+        "last_loss": state.last_loss,
+        "first_loss": state.first_loss,
+        "best_loss": state.best_loss,
+        "kept": None if state.kept is None else {"round": state.kept.round, "score": state.kept.score},
+        "policy": dict(state.policy),
+        "accepted": as_json(state.model),
+        "previous_accepted": None if state.previous is None else as_json(state.previous),
+        "about": about,
+        "processor": processor_kind(),
+        "log_bytes": log_bytes,
+        "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
+    }
+    write_durably(folder / f"{stem}.json", sealed(body))
+    for old in sorted(folder.glob("*.json"))[:-GENERATIONS]:
+        remove(old)
+    kept = {manifest.stem for manifest in folder.glob("*.json")}
+    for file in folder.glob("*.safetensors"):
+        if file.stem not in kept:
+            remove(file)
+
+
+def oldest_needed(folder: Path) -> dict[int, int]:
+    """Client -> the oldest round from which a checkpoint that is kept may have to go on."""
+    oldest = min(folder.glob("*.json"), key=lambda manifest: int(manifest.stem))
+    body = read_json(oldest)["body"]
+    needed = {int(client): round for client, round in body["accepted"].items()}
+    for client, round in (body["previous_accepted"] or {}).items():
+        needed[int(client)] = min(round, needed.get(int(client), round))
+    return needed
+
+
+def packages_of(state: ServerState) -> dict[str, Params]:
+    """All tensors of the state, by what they are."""
+    found = {}
+    for start, snapshot in (("", state.model), (PREVIOUS, state.previous)):
+        if snapshot is not None:
+            found[f"{start}model"] = snapshot.params
+            found |= {f"{start}server.{slot}": params for slot, params in snapshot.server.items()}
+    return found | ({KEPT: state.kept.params} if state.kept is not None and state.kept.params else {})
+
+
+def snapshot_of(packages: Mapping[str, Params], start: str, accepted: Mapping[str, int]) -> Snapshot:
+    server = {
+        slot.removeprefix(f"{start}server."): params
+        for slot, params in packages.items()
+        if slot.startswith(f"{start}server.")
+    }
+    return Snapshot(packages[f"{start}model"], server, {int(client): round for client, round in accepted.items()})
+
+
+def as_json(snapshot: Snapshot) -> dict[str, int]:
+    return {str(client): round for client, round in snapshot.accepted.items()}
+
+
+def read_checkpoint(manifest: Path) -> Checkpoint | None:
+    """None if anything about it is damaged, be it a byte that changes no value."""
+    try:
+        data = read_up_to(manifest, NOTE)
+        body = parse_json(data)["body"]
+        tensors = manifest.with_suffix(".safetensors").read_bytes()
+        if data != sealed(body) or hashlib.sha256(tensors).hexdigest() != body["tensors_sha256"]:
+            return None
+        check_manifest(body)
+        packages = unflatten(decode(tensors))
+        model, before = snapshot_of(packages, "", body["accepted"]), None
+        if body["previous_accepted"] is not None:
+            before = snapshot_of(packages, PREVIOUS, body["previous_accepted"])
+        extremes = body.get("first_loss"), body.get("best_loss")  # not in a checkpoint of before the guard knew them
+        kept = None if body.get("kept") is None else Best(**body["kept"], params=packages.get(KEPT, {}))
+        state = ServerState(
+            body["round"], model, body["loss"], body["policy"], before, body["last_loss"], *extremes, kept
+        )
+        return Checkpoint(state, body["about"], body["log_bytes"], body.get("processor", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, UpdateRefused):
+        return None
+
+
+def check_manifest(body: Mapping[str, Any]) -> None:
+    """Raise a ValueError for what is of another type than `save` writes: whoever can seal it may have written it."""
+    for name in ("loss", "last_loss", "first_loss", "best_loss"):
+        if body.get(name) is not None and type(body[name]) not in (int, float):
+            raise ValueError(f"{name} is no number")
+    rounds = [body["round"], body["log_bytes"], *body["accepted"].values(), *(body["previous_accepted"] or {}).values()]
+    kept = body.get("kept")
+    if kept is not None and (type(kept["score"]) not in (int, float) or not isinstance(kept["round"], int)):
+        raise ValueError("the best model has no round or score")
+    if not all(type(each) is int and 0 <= each < 2**63 for each in rounds):
+        raise ValueError("a round is no number of one")
+    if not isinstance(body["policy"], dict) or not isinstance(body["about"], str):
+        raise ValueError("policy or fingerprint are of the wrong type")
+    if not isinstance(body.get("processor", ""), str):
+        raise ValueError("the processor has no name")
+
+
+def sealed(body: dict[str, Any]) -> bytes:
+    """The manifest with this body, which carries its checksum."""
+    text = json.dumps(body, sort_keys=True).encode()
+    return json.dumps({"body": body, "sha256": hashlib.sha256(text).hexdigest()}, indent=1).encode()
