@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest
 # also for the build environment of the package itself
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: run test quick quick-tests portable check browser chaos chaos-full strace pictures notebook docs dist clean
+.PHONY: run test quick quick-tests portable check browser chaos chaos-full strace mutants pictures notebook docs dist clean
 
 run: $(VENV)/.core
 	$(BIN)/fedaccord compare --task digits --methods FA,FA+RM+AH --results runs/first-look
@@ -53,6 +53,12 @@ strace:
 	@command -v strace >/dev/null || \
 	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get install -y -qq strace >/dev/null; } || \
 	  echo "no strace here, and it cannot be installed: the order of writes will not be watched"
+
+# mutation tests of policy, server and run folder: hours; what was done is kept in mutants/ and not done again
+mutants: $(VENV)/.dev
+	$(PIP) mutmut
+	$(BIN)/mutmut run
+	$(BIN)/mutmut export-cicd-stats
 
 pictures: $(VENV)/.dev
 	$(BIN)/python docs/make_pictures.py
