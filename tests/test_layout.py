@@ -79,9 +79,10 @@ ELSEWHERE = {
     "report/speed.py",
     "experiments/paper.py",
     "experiments/lab.py",
+    "experiments/field.py",
     "experiments/niid_bench.py",
 }
-"""The paper's tables, NIID-Bench's and the lab for tuners name methods and their settings."""
+"""The paper's tables, NIID-Bench's, the lab for tuners and the field of methods name methods and their settings."""
 POLICYS_OWN = {"psi", "baseline"}
 """Names of settings that are also names in a tuner's state and in its lines of the log."""
 

@@ -1,4 +1,4 @@
-"""`fedaccord bench` measures speed on this machine; `fedaccord bench tuner` is in tuner.py."""
+"""`fedaccord bench` measures speed on this machine; `bench tuner` and `bench field` have files of their own."""
 
 import argparse
 import json
@@ -7,23 +7,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedaccord.cli.field import add_field
 from fedaccord.cli.options import listed
 from fedaccord.cli.outcome import progress
 from fedaccord.cli.tuner import add_tuner
 from fedaccord.core.errors import SettingsError
 
+ACCURACY = {"tuner": add_tuner, "field": add_field}
+
 
 def add(commands: Any, words: Sequence[str]) -> None:
-    """Add the parser of bench; `bench tuner`, which measures accuracy, has one of its own."""
-    if list(words[:2]) == ["bench", "tuner"]:
-        add_tuner(commands.add_parser("bench").add_subparsers(required=True))
+    """Add the parser of bench; those that measure accuracy have one of their own."""
+    if words[:1] == ["bench"] and words[1:2] and words[1] in ACCURACY:
+        ACCURACY[words[1]](commands.add_parser("bench").add_subparsers(required=True))
         return
     bench = commands.add_parser(
         "bench",
-        help="measure speed on this machine, or the regret of tuners",
+        help="measure speed on this machine, the regret of tuners, or all methods side by side",
         description="Measure speed on this machine, as ratios: shares (of the matrix-product peak, and against a bare "
         "PyTorch loop), methods (the paper's run-time table), scaling (10 to 10,000 clients). `fedaccord bench tuner` "
-        "measures accuracy instead, and has options of its own: see `fedaccord bench tuner --help`.",
+        "(regret of tuners) and `fedaccord bench field` (all methods) measure accuracy instead, and have options of "
+        "their own: see `fedaccord bench tuner --help`.",
     )
     bench.add_argument("parts", nargs="*", metavar="PART", help="shares, methods, scaling (all)")
     bench.add_argument("--tasks", default="mnist", help="with commas: digits, mnist, cifar10, kws (mnist)")

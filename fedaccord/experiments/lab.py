@@ -182,17 +182,12 @@ class Lab:
 
     def run(self, lanes: int | None, say: Callable[[str], None]) -> list[str]:
         """Run or resume what is missing, and say which problems lack data; returns one sentence per failed run."""
-        here = []
-        absent: dict[str, list[str]] = {}
-        for each in self.problems:
-            over = all(self.trace(cell) is not None for cell in self.wanted([each]))
-            if catalog.where(each.data) == catalog.ABSENT and not over:
-                absent.setdefault(each.data, []).append(each.name)
-            else:
-                here.append(each)
-        for data, names in absent.items():
-            say(f"left out: {', '.join(names)}: {data} is not on this machine; `fedaccord data fetch {data}` gets it")
+        here = with_data(self.problems, say, self.over)
         return runner.run_missing(self.wanted(here), self.folder, lanes, more=lambda: self.wanted(here))
+
+    def over(self, problem: Problem) -> bool:
+        """Whether nothing is left to run for a problem."""
+        return all(self.trace(cell) is not None for cell in self.wanted([problem]))
 
     def wanted(self, problems: Sequence[Problem]) -> list[Cell]:
         """All runs that are known to be needed, finished or not: the search comes first, since it decides on more."""
@@ -319,6 +314,22 @@ class Lab:
                         own = self.trace(self.cell(problem, part, name, seed))
                         if oracle is not None and own is not None:
                             yield compared(part, problem, name, seed, oracle, own)
+
+
+def with_data(
+    problems: Sequence[Problem], say: Callable[[str], None], over: Callable[[Problem], bool]
+) -> list[Problem]:
+    """Those whose data is here, or that need none any more because they are over; says what is left out."""
+    here = []
+    absent: dict[str, list[str]] = {}
+    for each in problems:
+        if catalog.where(each.data) == catalog.ABSENT and not over(each):
+            absent.setdefault(each.data, []).append(each.name)
+        else:
+            here.append(each)
+    for data, names in absent.items():
+        say(f"left out: {', '.join(names)}: {data} is not on this machine; `fedaccord data fetch {data}` gets it")
+    return here
 
 
 def compared(part: str, problem: Problem, candidate: str, seed: int, oracle: Trace, own: Trace) -> Result:
