@@ -42,11 +42,12 @@ browser:
 	  echo "no Chromium here, and it cannot be installed: the page will not be tested in a browser"
 
 # make trouble and print what was tried and what was lost: a sample of about 20 minutes, and all of docs/reliability.md,
-# which takes hours and goes on where it was cut off
+# which takes hours and goes on where it was cut off (CHAOS=build/mine makes all of it anew)
+CHAOS ?= results/chaos
 chaos: $(VENV)/.dev strace
-	$(BIN)/python -m benchmarks.chaos --results build/chaos/sample
+	$(BIN)/python -m benchmarks.chaos
 chaos-full: $(VENV)/.dev strace
-	$(BIN)/python -m benchmarks.chaos --full --results build/chaos/full
+	$(BIN)/python -m benchmarks.chaos --full --results $(CHAOS)
 
 # for watching the order in which a run writes; without it that part is skipped
 strace:

@@ -3,6 +3,7 @@
 python -m benchmarks.chaos                     # a sample of each part, about 20 minutes on two cores
 python -m benchmarks.chaos --full              # all of docs/reliability.md: hours; what was cut off goes on
 python -m benchmarks.chaos --parts parsers-png --attempts 3
+python -m benchmarks.chaos --no-run --results results/chaos    # the table of docs/reliability.md again
 """
 
 import argparse
@@ -44,21 +45,25 @@ def main() -> int:
     parser.add_argument(
         "--results", type=Path, default=Path("build/chaos"), help="where outcomes are kept, a line each (build/chaos)"
     )
+    parser.add_argument("--no-run", action="store_true", help="only print the table of what is there")
     options = parser.parse_args()
     names = options.parts.split(",")
     if unknown := [name for name in names if name not in PARTS]:
         parser.error(f"unknown part '{unknown[0]}'; there are {', '.join(PARTS)}")
-    options.results.mkdir(parents=True, exist_ok=True)
-    outcomes = {}
-    for name in names:
-        part = PARTS[name]
-        count = options.attempts or (part.full if options.full else part.sample)
-        outcomes[name] = go_on(part, count, options.results / f"{name}.jsonl")
+    files = {name: options.results / f"{name}.jsonl" for name in names}
+    if options.no_run:
+        outcomes = {name: list(found.values()) for name, file in files.items() if (found := read(file))}
+    else:
+        options.results.mkdir(parents=True, exist_ok=True)
+        outcomes = {}
+        for name, file in files.items():
+            part = PARTS[name]
+            outcomes[name] = go_on(part, options.attempts or (part.full if options.full else part.sample), file)
     print(table(outcomes))
     return 1 if any(each.lost for several in outcomes.values() for each in several) else 0
 
 
-def go_on(part: Part, count: int, file: Path) -> Sequence[Outcome]:
+def go_on(part: Part, count: int, file: Path) -> list[Outcome]:
     """The first `count` attempts, those that are not in the file made now and added to it."""
     known = read(file)
     before = time.monotonic()
