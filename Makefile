@@ -45,7 +45,8 @@ browser:
 # which takes hours and goes on where it was cut off (CHAOS=build/mine makes all of it anew)
 CHAOS ?= results/chaos
 chaos: $(VENV)/.dev strace
-	$(BIN)/python -m benchmarks.chaos
+	rm -rf build/chaos/sample
+	$(BIN)/python -m benchmarks.chaos --results build/chaos/sample
 chaos-full: $(VENV)/.dev strace
 	$(BIN)/python -m benchmarks.chaos --full --results $(CHAOS)
 

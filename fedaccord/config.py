@@ -24,8 +24,8 @@ from fedaccord.core.settings import LENGTH, NUMERICS, OBSERVATION, OPERATION, SE
 if TYPE_CHECKING:
     from fedaccord.core.protocols import Method
 
-LONGEST, LINE = 1 << 16, 1 << 10
-"""Bytes of a file of settings at most, and of a line in it: tomllib takes gigabytes for a name of many parts."""
+LONGEST, DOTS = 1 << 16, 512
+"""Bytes of a file of settings at most, and points in a line of it: tomllib takes gigabytes for a name of many parts."""
 OURS = ("weighting", "yardstick", "guards")
 """Where 0.1 differed from the paper already; in everything else that is new since, it did what is printed."""
 VERSION = 2
@@ -325,10 +325,7 @@ def load_toml(path: Path) -> dict[str, Any]:
     """Whatever stands in a TOML file."""
     try:
         data = read_up_to(path, LONGEST)
-        if len(data) > LONGEST:
-            raise SettingsError(f"{path}: has more than {LONGEST:,} bytes, too many for settings")
-        if any(len(line) > LINE for line in data.splitlines()):
-            raise SettingsError(f"{path}: a line has more than {LINE:,} bytes, too many for a setting")
+        check_size(data, path)
         values = tomllib.loads(data.decode())
         check_whole_numbers(values)
         return values
@@ -340,12 +337,20 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: {error}") from None
 
 
+def check_size(data: bytes, path: Path) -> None:
+    """Refuse what would take too much to read."""
+    if len(data) > LONGEST:
+        raise SettingsError(f"{path}: has more than {LONGEST:,} bytes, too many for settings")
+    if any(line.count(b".") > DOTS for line in data.splitlines()):
+        raise SettingsError(f"{path}: a line has more than {DOTS} points, too many for a setting")
+
+
 def check_whole_numbers(value: Any) -> None:
-    """Raise a ValueError for one of more than 64 bits: TOML has none, and nobody could compute with it."""
+    """Raise a ValueError for one of more than 64 bits: nobody could compute with it."""
     if isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
             check_whole_numbers(each)
-    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise ValueError("a whole number of more than 64 bits")
 
 

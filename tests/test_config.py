@@ -92,6 +92,28 @@ def test_a_file_may_write_whole_numbers_for_floats_and_faults_name_the_file(tmp_
         config.read_toml(tmp_path / "absent.toml")
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"a." * 600 + b"b = 1", "more than 512 points"),
+        (b"a = 1" + bytes(1 << 17), "more than 65,536 bytes"),
+        (b"seed = 18446744073709551616", "more than 64 bits"),
+        (b"a = " + b"[" * 60_000, "too deep"),
+    ],
+)
+def test_a_file_that_would_take_too_much_to_read_is_one_line(tmp_path, text, says):
+    (tmp_path / "settings.toml").write_bytes(text)
+    with pytest.raises(SettingsError, match=says):
+        config.read_toml(tmp_path / "settings.toml")
+
+
+def test_a_long_grid_and_a_large_seed_are_read_again(tmp_path):
+    grid = "lr = " + ", ".join(f"{0.001 * 1.07**n:.12f}" for n in range(100))
+    settings = config.make({"method": "FA+AH", "grid": grid, "seed": 2**64 - 1})
+    (tmp_path / "settings.toml").write_text(config.to_toml(settings))
+    assert config.make(config.read_toml(tmp_path / "settings.toml")) == settings
+
+
 def test_later_layers_win():
     made = config.make({"lr": 1.0, "rounds": 5}, {"lr": 2.0})
     assert made == dataclasses.replace(config.make({}), lr=2.0, rounds=5)

@@ -194,6 +194,15 @@ def test_the_newest_good_checkpoint_is_used_and_the_log_cut_back_to_it(tmp_path,
     assert finish(tmp_path / "run", simulation()) == whole
 
 
+def test_a_damaged_checkpoint_is_no_generation(tmp_path, whole):
+    """Round 6 is the newest good one, and the next is of round 9: nothing writes over the damaged one of round 7."""
+    stop_after(tmp_path / "run", simulation(checkpoint_every=3), 7)
+    folder = tmp_path / "run" / "checkpoints"
+    empty_the_manifest(folder / "000007.json")
+    assert finish(tmp_path / "run", simulation(checkpoint_every=3)) == whole
+    assert not (folder / "000007.json").exists()
+
+
 def test_with_no_readable_checkpoint_the_log_is_kept_and_the_error_says_so(tmp_path):
     stop_after(tmp_path / "run", simulation(), 3)
     for manifest in (tmp_path / "run" / "checkpoints").glob("*.json"):

@@ -88,7 +88,7 @@ PARTS = (
     Part(
         "endurance",
         "rounds of a tiny task in one process: memory, descriptors, log and checkpoints bounded",
-        lambda number, scratch: endure(LENGTHS[number], WARM, scratch),
+        lambda number, scratch: endure(LENGTHS[min(number, len(LENGTHS) - 1)], WARM, scratch),
         sample=1,
         full=len(LENGTHS),
     ),

@@ -15,10 +15,9 @@ from benchmarks.chaos.mutations import EDGES, changed, spoiled
 from benchmarks.chaos.target import Target
 from fedaccord import config
 from fedaccord.core.packages import decode, encode
-from fedaccord.runtime.folder import (
-    read_rounds,
-)  # fmt: skip
-from fedaccord.runtime.lines import RATIO, UNPACKED, rounds_in
+from fedaccord.runtime.attendance import Attendance
+from fedaccord.runtime.folder import read_rounds
+from fedaccord.runtime.lines import RATIO, UNPACKED, round_of, rounds_in
 
 # --- safetensors ---
 
@@ -176,6 +175,7 @@ def read_log(data: bytes, folder: Path) -> bool:
         told = list((entry.get("clients") or {}).values())
         np.array([each.get("examples") or 0 for each in told if each], np.int64)
         assert all(value is None or isinstance(value, int | float) for value in (entry.get("metrics") or {}).values())
+        Attendance().add(round_of(entry, folder))
     return bool(count)
 
 
@@ -184,7 +184,7 @@ def worst_rounds() -> Sequence[bytes]:
     good = json.dumps(ROUND).encode() + b"\n"
     block = good * 20_000
     packed = [gzip.compress(each, 9, mtime=0) * 16 for each in (b"\n" * (1 << 24), block, b'"' + b" " * (1 << 24))]
-    full = b'{"round": 1, "policy": [' + b"[]," * 1_390_000 + b"1]}\n"
+    full = b'{"round": 1, "policy": [' + b"[]," * 2_440_000 + b"1]}\n"
     return [*packed, full, b"[" * 200_000 + b"\n", b'{"a":' * 200_000 + b"\n", b'{"round": ' + b"9" * 100_000 + b"}\n"]
 
 

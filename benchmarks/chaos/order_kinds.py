@@ -125,7 +125,8 @@ def _(good: Letter, draw: Draw) -> Letter:
 @kind("a base that is not the one named")
 def _(good: Letter, draw: Draw) -> Letter:
     base = encode({one(draw, "0.weight", "w"): torch.full((6, 8), one(draw, 0.0, math.nan, 1e30))})
-    named = one(draw, hashlib.sha256(base).hexdigest(), "", "another")
+    own = good.record.get("fixed", "")  # the one that the client has
+    named = one(draw, hashlib.sha256(base).hexdigest(), "", "another", own)
     return good.put(fixed=named, fixed_tensors=one(draw, base, b"", b"junk"))
 
 

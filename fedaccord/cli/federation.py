@@ -64,6 +64,8 @@ def add(commands: Any, words: Sequence[str]) -> None:
     node.add_argument("--max-steps", type=int, default=1000, help="SGD iterations a round at most (1000)")
     node.add_argument("--min-lr", type=float, default=1e-6, help="smallest learning rate (1e-6)")
     node.add_argument("--max-lr", type=float, default=2.0, help="largest learning rate (2.0)")
+    node.add_argument("--max-batch", type=int, default=4096, help="examples of a mini-batch at most (4096)")
+    node.add_argument("--max-weight", type=float, default=1e6, help="largest other hyper-parameter (1e6)")
     node.add_argument(
         "--share-labels", action="store_true",
         help="let the server know how many examples of each class this client has, for its report (it does not)",
@@ -143,7 +145,7 @@ def node_command(options: argparse.Namespace) -> int:
 
     task, settings = settings_of(options)
     link = Link(options.superlink, root_certificates(options), options.key)
-    limits = Limits(options.max_steps, options.min_lr, options.max_lr)
+    limits = Limits(options.max_steps, options.min_lr, options.max_lr, options.max_batch, options.max_weight)
     member = federation.member_of_task(
         task, settings, options.client, options.private, limits, options.simulate, options.share_labels
     )

@@ -11,13 +11,14 @@ from numpy.lib import format as npy
 
 from fedaccord.core.errors import DataError, first_line
 
-SMALL = 1 << 24
+SMALL = 1 << 26
 """Bytes that a file may unpack to, however small it is."""
 RATIO = 64
 """A larger one may unpack to so many times its size: it is no bomb if it costs as much to send."""
 MEMBERS = 1000
 SUFFIX = ".npy"
 NAMELESS = "holds one array without a name, expected an .npz file with x and y"
+UNCOMPRESSED = "save it uncompressed: numpy.savez"
 OBJECTS = "it holds Python objects in place of numbers"
 
 UNREADABLE = (
@@ -53,8 +54,7 @@ def check(members: list[zipfile.ZipInfo], size: int, label: object) -> None:
     most, total = max(SMALL, RATIO * size), sum(member.file_size for member in members)
     if total > most:
         raise DataError(
-            f"{label}: {size:,} bytes that unpack to {total:,}, more than {most:,}; if it is no mistake, save it "
-            "uncompressed: numpy.savez"
+            f"{label}: {size:,} bytes that unpack to {total:,}, more than {most:,}; if it is no mistake, {UNCOMPRESSED}"
         )
     for member in members:
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

@@ -39,6 +39,7 @@ def from_npz(stream: BinaryIO, path: Path) -> DataSet:
         arrays = npz.read(stream, "not a readable .npz file")
     except DataError as error:
         told = f"{error}; of labels: {NUMBER}" if npz.OBJECTS in str(error) else f"{error}; {MAKE}"
+        told = str(error) if npz.UNCOMPRESSED in str(error) else told
         raise DataError(f"{path}: {told}") from error
     for key in ("x", "y"):
         if key not in arrays:

@@ -11,7 +11,7 @@ from fedaccord.core.errors import DataError, first_line
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 """Kinds that are read, whatever a file is called: Pillow knows others, for some of which it starts programs."""
-MOST, MOST_RESIZED = 12_000_000, 32_000_000
+MOST, MOST_RESIZED = 13_000_000, 32_000_000
 """Pixels of a picture at most; of one that is resized, more."""
 
 
@@ -21,8 +21,11 @@ def read(file: Path | BinaryIO, label: object, mode: str | None = None, size: in
     `mode`: L or RGB; None: as the picture is. `size`: resize it to size x size.
     """
     try:
-        with warnings.catch_warnings(), Image.open(file, formats=FORMATS) as picture:
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd metadata, and of sizes: they are looked at here
+            picture = Image.open(file, formats=FORMATS)
+        with warnings.catch_warnings(), picture:
+            warnings.simplefilter("ignore")
             check_size(picture, label, MOST_RESIZED if size else MOST)
             eight = eight_bit(picture, label)
             mode = mode or ("L" if eight.mode in ("1", "L") else "RGB")
@@ -36,7 +39,7 @@ def read(file: Path | BinaryIO, label: object, mode: str | None = None, size: in
 
 def check_size(picture: Image.Image, label: object, most: int) -> None:
     if not 0 < picture.width * picture.height <= most:
-        smaller = "" if most == MOST_RESIZED else "; give --image-size to resize them all"
+        smaller = "; make them smaller first" if most == MOST_RESIZED else "; give --image-size to resize them all"
         raise DataError(f"{label}: {picture.width:,} x {picture.height:,} pixels, expected {most:,} at most{smaller}")
 
 

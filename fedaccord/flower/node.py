@@ -1,5 +1,6 @@
 """A client's end of a real federation: its data, its limits, and what it keeps on its own disk."""
 
+import contextlib
 import copy
 import hashlib
 import logging
@@ -19,7 +20,7 @@ from fedaccord.client.store import ClientStore
 from fedaccord.client.training import Site, train
 from fedaccord.core import logs
 from fedaccord.core.errors import FedAccordError, UpdateRefused
-from fedaccord.core.files import write_durably
+from fedaccord.core.files import cannot_be_written, clear_rests, make_durably, write_durably
 from fedaccord.core.logs import note
 from fedaccord.core.packages import decode, flatten
 from fedaccord.core.params import load_params, read_params
@@ -71,8 +72,10 @@ class Member:
         self.down = form_of(down, long, "my method", self.model.most)
         never = site.travel.fixed if site.travel is not None else frozenset()
         self.base = form_of(read_params(site.model, never), weights, "what is fixed in my model") if never else None
+        clear_rests(folder / experiment, *(folder / experiment).glob("*"))
         if self.base is not None and self.fixed.exists():
-            self.take(self.fixed.read_bytes())
+            with contextlib.suppress(UpdateRefused):  # of a damaged file: then it has none, and gets it again
+                self.take(self.fixed.read_bytes())
 
     @property
     def examples(self) -> int:
@@ -99,7 +102,10 @@ class Member:
     def keep_fixed(self, data: bytes) -> None:
         """Keep the part of the model that is the same everywhere for the next start."""
         if not self.fixed.exists() or self.fixed.read_bytes() != data:
-            self.fixed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                make_durably(self.fixed.parent, mode=0o700)
+            except OSError as error:
+                raise cannot_be_written(self.fixed, error) from error
             write_durably(self.fixed, data, mode=0o600)
 
     def answer(self, record: Mapping[str, Any]) -> ConfigRecord:
@@ -112,13 +118,14 @@ class Member:
     def carried_out(self, record: Mapping[str, Any]) -> ConfigRecord:
         """Train as ordered, from what was kept in the round that the order names; forget what is no longer needed."""
         order = self.checked(record)
-        came = record.get("fixed_tensors")
-        if self.base is not None and record.get("fixed") != self.has:
+        came, named = record.get("fixed_tensors"), record.get("fixed")
+        if self.base is not None and came is not None:
+            self.base.fits("fixed_tensors", came)
+            if hashlib.sha256(came).hexdigest() != named:
+                raise UpdateRefused("fixed_tensors is not what the checksum in the message belongs to")
+        if self.base is not None and named != self.has:
             if came is None:
                 raise UpdateRefused(LACKING)
-            self.base.fits("fixed_tensors", came)
-            if hashlib.sha256(came).hexdigest() != record.get("fixed"):
-                raise UpdateRefused("fixed_tensors is not what the checksum in the message belongs to")
             self.take(came)
         since = order.since[self.client]
         keeps = bool(self.site.method.kept)

@@ -27,6 +27,8 @@ ROLL = 30.0
 """Seconds that a node has to say which client it is, before it is asked again and has twice as long: a stock SuperNode
 starts a Python process with torch for the answer, which on a busy machine may take more than this."""
 IN_TIME, LEAST = 0.8, 0.1
+STALLING = 8
+"""So many clients may stall in sending their reply at the same time without the round being over late."""
 """Of the time that is left, the share that a client may train where partial work counts, and the fewest seconds: the
 rest is for its start and for the way."""
 TELL = (5.0, 30.0)
@@ -198,9 +200,9 @@ class FlowerEngine:
         """Yield the replies that are there, with the number of what each answers; None for one beyond reading."""
         parts = [[number] for number in numbers] if self.one_by_one else [list(numbers)]
         for part in filter(None, parts):
-            left = max(LEAST, self.end - time.monotonic())  # for all: who stalls in sending must not hold the round
+            left = max(LEAST, self.end - time.monotonic())
             try:
-                with waiting_for_parts(left / len(numbers)):
+                with waiting_for_parts(left / min(len(numbers), STALLING)):
                     replies = list(self.grid.pull_messages(part))
             except LOST:
                 raise

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaccord import config
-from fedaccord.core.errors import UpdateRefused
+from fedaccord.core.errors import RunError, UpdateRefused
 from fedaccord.core.files import NOTE, parse_json, read_json, read_up_to, remove, write_durably
 from fedaccord.core.packages import decode, encode, flatten, unflatten
 from fedaccord.core.processes import processor_kind
@@ -51,7 +51,12 @@ def write_checkpoint(folder: Path, state: ServerState, about: str, log_bytes: in
         "log_bytes": log_bytes,
         "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
     }
-    write_durably(folder / f"{stem}.json", sealed(body))
+    manifest = sealed(body)
+    if len(manifest) > NOTE:
+        raise RunError(
+            f"a checkpoint's manifest of {len(manifest):,} bytes, {NOTE:,} at most: there are too many clients"
+        )
+    write_durably(folder / f"{stem}.json", manifest)
     for old in sorted(folder.glob("*.json"))[:-GENERATIONS]:
         remove(old)
     kept = {manifest.stem for manifest in folder.glob("*.json")}

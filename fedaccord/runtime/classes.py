@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedaccord.core.errors import RunError
-from fedaccord.core.files import read_json, write_durably
+from fedaccord.core.files import NOTE, read_json, write_durably
 from fedaccord.core.records import ClientData, Examples, Params
 from fedaccord.metrics import is_classes
 from fedaccord.runtime.parts import Parts, clients_of
@@ -105,8 +105,10 @@ def answers(parts: Parts, params: Params) -> tuple[list[int], list[int]]:
 
 
 def write_classes(folder: Path, found: ByClass | None) -> None:
-    if found is not None:
-        write_durably(folder / CLASSES, json.dumps(dataclasses.asdict(found)).encode())
+    """Nothing is written of more clients and classes than anybody could look at."""
+    data = b"" if found is None else json.dumps(dataclasses.asdict(found)).encode()
+    if 0 < len(data) <= NOTE:
+        write_durably(folder / CLASSES, data)
 
 
 def read_classes(folder: Path) -> ByClass | None:

@@ -22,8 +22,9 @@ from fedaccord.runtime.build import Setup
 from fedaccord.runtime.changes import other_code, other_settings
 from fedaccord.runtime.checkpoints import Checkpoint
 from fedaccord.runtime.classes import ByClass, write_classes
-from fedaccord.runtime.folder import RunFolder, read_raw
+from fedaccord.runtime.folder import ROUNDS, RunFolder, read_raw
 from fedaccord.runtime.identity import fingerprint
+from fedaccord.runtime.lines import round_of
 from fedaccord.runtime.live import JsonView, View
 from fedaccord.runtime.trackers import Together, trackers
 
@@ -123,7 +124,7 @@ def drive(
 
 def read_logs(folder: RunFolder) -> list[RoundLog]:
     """All rounds of the folder's log."""
-    return [RoundLog(**entry) for entry in folder.rounds()]
+    return [round_of(entry, folder.path / ROUNDS) for entry in folder.rounds()]
 
 
 def check_same(setup: Setup, folder: RunFolder, found: Checkpoint, about: str, anyway: bool) -> None:

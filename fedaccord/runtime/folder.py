@@ -38,12 +38,13 @@ from fedaccord.core.files import (
     lock_folder,
     make_durably,
     read_json,
+    remove,
     write_durably,
 )
 from fedaccord.core.packages import encode
 from fedaccord.core.records import Metric, Params, RoundLog, ServerState
 from fedaccord.runtime.checkpoints import Checkpoint, oldest_needed, read_checkpoint, write_checkpoint
-from fedaccord.runtime.lines import RATIO, UNPACKED, end_of, rounds_in
+from fedaccord.runtime.lines import LINE, RATIO, UNPACKED, end_of, rounds_in
 from fedaccord.server.privacy import SECRET
 
 SETTINGS, ROUNDS, CSV, METRICS, CODE = "settings.toml", "rounds.jsonl", "rounds.csv", "metrics.json", "code.json"
@@ -69,6 +70,8 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, settings: Settings) -> "RunFolder":
         """A new folder; it appears under its name only once it is complete."""
+        text = config.to_toml(settings).encode()
+        config.check_size(text, path / SETTINGS)
         try:
             make_durably(path.parent)
             scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=path.parent))
@@ -77,7 +80,7 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{path}: cannot be created: {error.strerror}") from None
         try:
-            write_durably(scratch / SETTINGS, config.to_toml(settings).encode())
+            write_durably(scratch / SETTINGS, text)
         except RunError:
             shutil.rmtree(scratch, ignore_errors=True)
             raise
@@ -134,6 +137,9 @@ class RunFolder:
     def append(self, log: RoundLog) -> None:
         """One line, on disk when this returns."""
         line = json.dumps(dataclasses.asdict(log), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        if len(line) > LINE:
+            clients = len(log.clients)
+            raise RunError(f"a round's line of {len(line):,} bytes, {LINE:,} at most: {clients:,} clients are too many")
         try:
             while line:  # a disk that fills up may take a part of it
                 line = line[self.log.write(line) :]
@@ -170,6 +176,9 @@ class RunFolder:
             raise RunError(
                 f"{self.path}: no checkpoint fits {ROUNDS}: files are damaged or missing; nothing was changed"
             )
+        for manifest in manifests:  # a damaged one would count as a generation, and be read for what clients keep
+            if found is not None and int(manifest.stem) > found.state.round:
+                remove(manifest)
         try:
             self.log.truncate(found.log_bytes if found else 0)
             self.log.seek(0, os.SEEK_END)

@@ -1,5 +1,6 @@
 """The lines of a run's log, which anybody may have written: each has the form of a round, or is refused."""
 
+import dataclasses
 import math
 import re
 import zlib
@@ -8,16 +9,21 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedaccord.core.errors import RunError
-from fedaccord.core.files import parse_json
+from fedaccord.core.files import NOTE, parse_json
+from fedaccord.core.records import RoundLog
 
-LINE = 1 << 22
+LINE = NOTE
 """Bytes of a line at most; each client takes about 200."""
 UNPACKED, RATIO = 1 << 24, 16
 """Bytes that a packed log may unpack to, or so many times its size if that is more: a real one has five times."""
 
+CLIENT = re.compile("[0-9]{1,18}")
 DIGITS = re.compile(rb"[0-9]{19}")
 """As many as a whole number of more than 64 bits has at least: most lines have no such number, and are long."""
 
+FIELDS = {each.name for each in dataclasses.fields(RoundLog)}
+NEEDED, OPEN = ("round", "hyper", "cohort", "refused", "metrics", "policy", "clients"), ("loss", "reward", "guard")
+"""What every round has; the latter may be None."""
 NUMBERS, OBJECTS = ("metrics", "method", "seconds"), ("hyper", "policy", "clients", "metrics", "method", "seconds")
 NUMBER = ("loss", "reward", "step_norm", "last_loss", "stretch", "score")
 TEXT, WHOLE, LISTS = ("guard", "handed"), ("round", "best", "bytes"), ("cohort", "refused")
@@ -75,6 +81,29 @@ def entry_of(line: bytes) -> dict[str, Any]:
     return entry
 
 
+def round_of(entry: Mapping[str, Any], file: Path) -> RoundLog:
+    """A line that a run goes on from: it has all that a round has, and nothing else."""
+    if fault := damage(entry):
+        raise RunError(f"{file}: the line of round {entry['round']} is damaged: {fault}")
+    return RoundLog(**entry)
+
+
+def damage(entry: Mapping[str, Any]) -> str:
+    """What keeps a line from being a round's; nothing if it is one."""
+    for name in (*NEEDED, *OPEN):
+        if name not in entry or (entry[name] is None and name in NEEDED):
+            return f"it has no {name}"
+    if unknown := sorted(entry.keys() - FIELDS):
+        return f"it has {unknown[0][:40]!r}"
+    if not all(type(client) is int for client in entry["cohort"]):
+        return "a client of the cohort has no number"
+    if not all(type(said.get("client")) is int and isinstance(said.get("why"), str) for said in entry["refused"]):
+        return "a refusal has no client or no reason"
+    if not all(CLIENT.fullmatch(client) and told is not None for client, told in entry["clients"].items()):
+        return "a client has no number"
+    return ""
+
+
 def modern(entry: dict[str, Any]) -> dict[str, Any]:
     """A line of the log in today's form: 0.1 had one metric, the accuracy."""
     if "accuracy" in entry and "metrics" not in entry:
@@ -93,7 +122,7 @@ def check_numbers(value: Any) -> None:
 
 
 def check_form(entry: Mapping[str, Any]) -> None:
-    """Raise a ValueError for a field of another type than a round's has."""
+    """Raise a ValueError for a field of another type than a round's has; it may have fewer of them, or others."""
     forms = {dict: OBJECTS, float: NUMBER, str: TEXT, int: WHOLE, list: LISTS}
     for kind, names in forms.items():
         for name in names:

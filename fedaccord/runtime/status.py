@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedaccord.core.errors import RunError
 from fedaccord.core.files import read_json
-from fedaccord.core.records import RoundLog
 from fedaccord.runtime.attendance import attendance
 from fedaccord.runtime.folder import ROUNDS, SETTINGS, read_rounds, read_settings
+from fedaccord.runtime.lines import round_of
 from fedaccord.runtime.monitor import NODES
 
 if TYPE_CHECKING:  # the command line must be able to say that Flower is not installed
@@ -56,7 +56,7 @@ def run_of(folder: Path | None) -> dict[str, Any] | None:
     if not rounds:
         return {**found, "loss": None, "done": None, "missing": []}
     written = datetime.datetime.fromtimestamp((folder / ROUNDS).stat().st_mtime, datetime.UTC)
-    missing = attendance(RoundLog(**entry) for entry in rounds).sentences()
+    missing = attendance(round_of(entry, folder / ROUNDS) for entry in rounds).sentences()
     done = written.isoformat(timespec="seconds").replace("+00:00", "Z")
     return {**found, "loss": rounds[-1]["loss"], "done": done, "missing": missing}
 

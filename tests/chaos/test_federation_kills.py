@@ -1,4 +1,4 @@
-"""One kill in a real federation; forty are in benchmarks/chaos/federation.py."""
+"""The harness of the kills in a federation; kills themselves are in tests/flower/test_federation.py."""
 
 import os
 import sys

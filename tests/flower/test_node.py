@@ -177,3 +177,16 @@ def test_what_is_frozen_is_taken_once_from_the_server_and_kept_on_disk(tmp_path)
     assert "checksum" in third.answer({**once, "fixed": "another"})["why"]
     assert "another experiment" in third.answer({**once, "experiment": "another"})["why"]
     assert not third.fixed.exists()  # what is refused is not kept
+    # it has this very base already: what comes with its name must be it all the same
+    for junk in (b"junk", odd):
+        assert "checksum" in right.answer({**order, "fixed_tensors": junk})["why"]
+    assert right.fixed.read_bytes() == fixed
+    # a damaged file is as good as none, and what a killed process left half written is gone
+    right.fixed.write_bytes(b"junk")
+    rest = right.fixed.with_name(".fixed.safetensors.7.part")
+    rest.write_bytes(b"")
+    damaged, _ = made(tmp_path / "right", 0.3)
+    assert "not got the part of the model" in damaged.answer(order)["why"]
+    assert damaged.answer(once) == wrong.answer(once)
+    assert right.fixed.read_bytes() == fixed
+    assert not rest.exists()
