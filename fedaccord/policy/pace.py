@@ -123,7 +123,10 @@ class Pace:
             return pace, mu, False
         searched, pace = bool(pace["lengths"]), {**pace, "passed": True, "lengths": [], "earned": 0.0}
         if len(pace["cosines"]) > max(known, self.lap):  # the first pass says too little
+            before = mu
             pace, mu = self.iterations(pace, mu)
+            if pace["run_in"] and self.iterates_more(before, mu):
+                return pace, mu, early  # what the pass said of the rate was said of far fewer iterations
         if pace["run_in"]:
             return *self.running_in(pace, mu, more, why, searched), early
         size = 0.0 if self.late else LATER * self.alike(pace) * ((more > 0) - (more < 0))
@@ -229,6 +232,11 @@ class Pace:
         alike = self.alike(pace)
         why = f"the clients' steps {'are opposed' if alike < 0.5 else 'agree'}"
         return self.iterate(pace, mu, FEW * (MANY / FEW) ** alike, why)
+
+    def iterates_more(self, before: list[float], after: list[float]) -> bool:
+        """Whether the SGD iterations have gone up from one mu to the other."""
+        moves = zip(self.grid.names, before, after, strict=True)
+        return any(name == "steps" and there > here for name, here, there in moves)
 
     def iterate(self, pace: State, mu: list[float], count: float, why: str = "") -> tuple[State, list[float]]:
         """So many SGD iterations, as far as the grid has them."""

@@ -14,6 +14,7 @@ from fedaccord.policy.reinforce import Reinforce
 
 GRID = HyperGrid.parse("lr = 0.001..1/25 log; steps = 1, 2, 3, 5, 8, 13, 20, 32, 50, 80 log")
 OPPOSED, ALIKE = -0.07, 0.79  # mean cosines between two clients
+MANY, MIDDLE = "steps = 80", ""  # where the iterations begin: 80, and the middle of the grid, 8
 
 
 def round_of(wanted, cosine=ALIKE, reward=0.01, reach=2.0, **changes):
@@ -22,8 +23,11 @@ def round_of(wanted, cosine=ALIKE, reward=0.01, reach=2.0, **changes):
     return replace(seen(reward), cosine=cosine, stretch=stretch, **changes)
 
 
-def play(rounds, lap=1, hold=2, start="", late=False, **changes):
-    """Rates and iterations that were chosen, what was told of each round, and the state in the end."""
+def play(rounds, lap=1, hold=2, start=MANY, late=False, **changes):
+    """Rates and iterations that were chosen, what was told of each round, and the state in the end.
+
+    It begins with as many iterations as alike clients have in the end, so that the rate alone is moved.
+    """
     tuner = Reinforce(
         Hyper(lr=0.1, steps=10), GRID, 0.0, hold=hold, pace=Pace(GRID, lap, late), start_at=GRID.place(start), **changes
     )
@@ -82,7 +86,7 @@ def test_a_first_round_out_of_proportion_puts_the_rate_where_clients_go_a_small_
     assert f"the clients went {relative:.2g} times as far as the model is from zero" in told[0]
     chosen, _, state = play([first, round_of(2.0, relative=0.03), round_of(2.0, relative=0.06)], start=start)
     assert [steps for _, steps in chosen[1:]] == [8, 8]
-    assert rate(state) == pytest.approx(4 * rate_then, rel=1e-6)  # from there on as always
+    assert rate(state) == pytest.approx(2 * rate_then, rel=1e-6)  # as always: doubled, then more iterations
 
 
 @pytest.mark.parametrize(("relative", "reward"), [(0.0003, 0.01), (3.0, 0.3), (None, 0.01)])
@@ -158,7 +162,7 @@ def test_a_blow_up_before_any_good_pass_does_not_keep_the_rate_from_rising_again
 def test_a_round_that_blew_up_shows_at_once_that_clients_are_opposed():
     """That they are alike is only believed after a pass or two."""
     for cosine, steps in ((OPPOSED, 3), (ALIKE, 8)):
-        chosen, _, _ = play([round_of(None, cosine, reward=-1.0), round_of(1.0, cosine)])
+        chosen, _, _ = play([round_of(None, cosine, reward=-1.0), round_of(1.0, cosine)], start=MIDDLE)
         assert chosen[1] == (0.007, steps)
 
 
@@ -178,10 +182,21 @@ def test_from_a_corner_where_every_round_blows_up_it_comes_down_by_fours():
     ((0.09,) * 4, 1, 14),  # between: half of the way, 3 * (64 / 3) ** 0.5
 ])  # fmt: skip
 def test_the_iterations_follow_the_pass_with_the_smallest_cosine(alignments, lap, steps):
-    chosen, told, state = play([round_of(1.0, each) for each in alignments], lap)
+    chosen, told, state = play([round_of(1.0, each) for each in alignments], lap, start=MIDDLE)
     assert [each for _, each in chosen[:2]] == [8, 8]  # the middle of the grid: the first pass says too little
     assert GRID.axes[1].value_at(state["mu"][1]) == pytest.approx(steps, rel=0.1)
     assert f"about {steps}" in "".join(told)
+
+
+@pytest.mark.parametrize(("cosine", "rates"), [
+    (ALIKE, [0.032, 0.056, 0.056, 0.133]),  # 8, 8, then 64 iterations at the same rate, and only then a higher one
+    (OPPOSED, [0.032, 0.056, 0.133, 0.237]),  # fewer iterations make no step longer
+])  # fmt: skip
+def test_the_rate_waits_while_the_iterations_go_up(cosine, rates):
+    """What the pass before said of the rate was said of far fewer iterations."""
+    chosen, told, _ = play([round_of(2.0, cosine)] * 4, start=MIDDLE)
+    assert [lr for lr, _ in chosen] == pytest.approx(rates)
+    assert ("learning rate" in told[1]) == (cosine == OPPOSED)
 
 
 @pytest.mark.parametrize(("lap", "telling"), [(1, 8), (4, 16)])
