@@ -4,11 +4,13 @@
 only if they left a round half committed.
 """
 
+import contextlib
 import json
+import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -65,15 +67,31 @@ def by_the_clock(folder: Path, process: BaseProcess, seconds: float, draw: rando
 def in_a_write(folder: Path, process: BaseProcess, seconds: float, draw: random.Random) -> None:
     """Let a random number of things happen to the run's files, then a moment pass."""
     number = draw.randrange(1, EVENTS * ROUNDS)
-    with Events([folder, folder / CHECKPOINTS]) as events:
+    with Events([folder, folder / CHECKPOINTS]) as events, at_once():
         while number and process.is_alive():
             for _ in events.within(0.05):
                 number -= 1
                 if not number:
                     break
-    until = time.perf_counter() + draw.uniform(0, LATER)
-    while time.perf_counter() < until:
-        pass
+        until = time.perf_counter() + draw.uniform(0, LATER)
+        while time.perf_counter() < until:
+            pass
+        process.kill()
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """Wake up in the instant of an event, where that is permitted: on a busy machine the commit would be over."""
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, *before)
 
 
 def kill(number: int, scratch: Path, wait: Wait, midst: bool) -> Outcome:
