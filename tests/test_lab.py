@@ -511,3 +511,12 @@ def test_a_complaint_about_what_follows_stops_the_runs_under_way(tmp_path):
     with pytest.raises(SettingsError, match="no"):
         runner.run_missing([first, second], tmp_path, lanes=2, more=complain)
     assert len(list(read_rounds(tmp_path / first.name))) == 30
+
+
+@pytest.mark.slow
+@pytest.mark.anywhere
+def test_the_published_regret_is_what_the_logs_say():
+    """By `fedaccord bench tuner --no-run --parts FA --candidates default`."""
+    folder = Path(__file__).parents[1] / "results" / "tuner"
+    work = lab.Lab(folder, list(lab.PROBLEMS.values()), ["FA"], {"default": {}}, range(3))
+    assert regret.markdown(list(work.results()), list(work.oracles()), work.seeds) == (folder / "regret.md").read_text()
