@@ -16,7 +16,7 @@ run: $(VENV)/.core
 	$(BIN)/fedaccord compare --task digits --methods FA,FA+RM+AH --results runs/first-look
 
 # three processes on two cores: many tests wait for others that they started
-test: check browser
+test: check browser strace
 	$(PYTEST) -n 3
 
 # under a minute: all but the tests that take a second or more

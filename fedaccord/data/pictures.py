@@ -23,18 +23,21 @@ def read(file: Path | BinaryIO, label: object, mode: str | None = None, size: in
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd metadata, and of sizes: they are looked at here
-            picture = Image.open(file, formats=FORMATS)
-        with warnings.catch_warnings(), picture:
-            warnings.simplefilter("ignore")
-            check_size(picture, label, MOST_RESIZED if size else MOST)
-            eight = eight_bit(picture, label)
-            mode = mode or ("L" if eight.mode in ("1", "L") else "RGB")
-            plain = eight if eight.mode == mode else eight.convert(mode)
-            return np.asarray(plain.resize((size, size)) if size else plain)
+            return unpacked(file, label, mode, size)
     except DataError:
         raise
     except Exception as error:  # Pillow raises whatever its decoders stumble over
         raise DataError(f"{label}: truncated or not a picture: {first_line(error) or type(error).__name__}") from error
+
+
+def unpacked(file: Path | BinaryIO, label: object, mode: str | None, size: int) -> np.ndarray:
+    """The same, with whatever Pillow raises."""
+    with Image.open(file, formats=FORMATS) as picture:
+        check_size(picture, label, MOST_RESIZED if size else MOST)
+        eight = eight_bit(picture, label)
+        mode = mode or ("L" if eight.mode in ("1", "L") else "RGB")
+        plain = eight if eight.mode == mode else eight.convert(mode)
+        return np.asarray(plain.resize((size, size)) if size else plain)
 
 
 def check_size(picture: Image.Image, label: object, most: int) -> None:

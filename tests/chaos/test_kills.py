@@ -1,5 +1,6 @@
 """One kill in the midst of a commit for each engine; three hundred are in benchmarks/chaos/kills.py."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from benchmarks.chaos.runs import ENGINES, run, undisturbed
 @pytest.mark.parametrize("number", range(len(ENGINES)), ids=ENGINES)
 def test_killed_in_the_midst_of_a_commit_it_goes_on_to_the_undisturbed_bits(tmp_path, number):
     outcome = kills.kill(number, tmp_path, kills.in_a_write, midst=True)
-    if not outcome.tried:  # a machine so busy that every commit was over; tests/test_cli.py kills without a clock
+    if not outcome.tried and os.geteuid() != 0:  # it may not wake up at once; test_cli.py needs no clock
         pytest.skip(outcome.told)
-    assert outcome.lost == 0, outcome.told
+    assert (outcome.tried, outcome.lost) == (1, 0), outcome.told
 
 
 @pytest.mark.slow
