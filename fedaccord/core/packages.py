@@ -4,6 +4,7 @@ Packages (slot -> tensors by name) become one flat table of tensors, "slot/name"
 checked against what was declared: names, shapes, types and finite values.
 """
 
+import json
 from collections.abc import Mapping
 
 import safetensors.torch
@@ -29,7 +30,11 @@ def unflatten(table: Mapping[str, Tensor]) -> dict[str, Params]:
 
 
 def encode(params: Mapping[str, Tensor]) -> bytes:
-    """Tensors as safetensors bytes: exact, of any type, and nothing but tensors."""
+    """Tensors as safetensors bytes: exact, of any type, nothing but tensors, and in their order.
+
+    safetensors itself hands tensors back in an order that differs from process to process, and a method that adds them
+    up would then differ in the last bit. So the header says how the sorted names were ordered, unless they were sorted.
+    """
     table: Params = {}
     seen: set[int] = set()
     for name, value in params.items():
@@ -37,7 +42,13 @@ def encode(params: Mapping[str, Tensor]) -> bytes:
         place = plain.untyped_storage().data_ptr()
         table[name] = plain.clone() if place in seen else plain  # safetensors refuses two names for one memory
         seen.add(place)
-    return safetensors.torch.save(table)
+    places = {name: place for place, name in enumerate(sorted(table))}
+    order = None if list(table) == list(places) else {ORDER: ",".join(str(places[name]) for name in table)}
+    return safetensors.torch.save(table, order)
+
+
+ORDER = "order"
+"""In the header: the place of each name, in the order of the tensors, among the sorted names."""
 
 
 HEADER = 1 << 22
@@ -51,10 +62,15 @@ def decode(data: bytes) -> Params:
     if (header := int.from_bytes(data[:8], "little")) > min(HEADER, len(data)):
         raise UpdateRefused(f"the tensors cannot be read: a header of {header:,} bytes")
     try:
-        params: Params = safetensors.torch.load(data)
+        table: Params = safetensors.torch.load(data)
+        order = json.loads(data[8 : 8 + header]).get("__metadata__", {}).get(ORDER)
+        names = sorted(table)
+        places = range(len(names)) if order is None else [int(place) for place in order.split(",")]
     except (SafetensorError, ValueError, TypeError, OverflowError, RuntimeError, KeyError, AssertionError) as error:
         raise UpdateRefused(f"the tensors cannot be read: {error}"[:200]) from None
-    return params
+    if sorted(places) != list(range(len(names))):
+        raise UpdateRefused("the tensors cannot be read: their order names some twice or not at all")
+    return {names[place]: table[names[place]] for place in places}
 
 
 def check(params: Mapping[str, Tensor], declared: Mapping[str, Tensor], whose: str = "the model") -> None:

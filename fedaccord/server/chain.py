@@ -152,9 +152,7 @@ class ServerChain:
             return self.stepped(round, before, copies, sent, accepted, hyper)
 
         model = self.stepped(round, before, params, sent, accepted, hyper)
-        scalars = {name: float(sent[name]["value"]) for name, (slot, _) in self.up.items() if slot.like == SCALAR}
-        # nine digits: the last bits of a long sum, such as a norm, depend on where its tensor lies in memory
-        reported = {name: float(f"{value:.9g}") for name, value in scalars.items()}
+        reported = {name: float(sent[name]["value"]) for name, (slot, _) in self.up.items() if slot.like == SCALAR}
         for _, step in self.steps:
             reported |= step.spent(self.asked, round)
         each = size_of(received) + sum(size_of(template) for _, template in self.up.values())
