@@ -64,8 +64,9 @@ at which most clients diverged (twice as far if they do so again)."""
 BACK = 0.35
 """How far it goes back at the end of the run-in, which ends at the highest rate that just did no harm. If it ends at a
 rate that is too low, after one that was too high, it goes half of the way to that one."""
-BAD = -0.5
-"""A reward from which on a round counts as blown up: its step was halved at least, or the loss rose by half."""
+BAD, KILLED = -0.5, -1.0
+"""A reward from which on a round counts as blown up (its step was halved at least, or the loss rose by half); and that
+of a step of which nothing was left."""
 AHEAD, FAR, BLIND = 0.2, 4.0, 3
 """Without a set of the server's: the cosine between two of its steps above which it goes on as before, so that they
 could be longer, unless the clients' mean was already stretched so far; and the rounds that a choice of the run-in then
@@ -96,6 +97,7 @@ class Pace:
     def follow(self, pace: State, mu: list[float], seen: Observation, over: bool) -> tuple[State, list[float], bool]:
         """After a round: the state, mu, and whether the choice is given up. `over`: its last round was this one."""
         pace = {**self.start(), **pace}  # a checkpoint of an earlier version may lack some
+        already = pace["lost"] > 0  # the rate came down in the round before
         lost = pace["lost"] + 1 if seen.diverged > 0.5 else 0
         pace = {**pace, "told": "", "lost": lost}
         if lost:
@@ -104,17 +106,14 @@ class Pace:
         far = self.out_of_proportion(seen) if pace["sized"] is None and seen.round <= TRIES else None
         if far is not None:
             return *self.in_proportion(pace, mu, far), True
-        if not seen.carried_out:
-            return pace, mu, False
+        if not seen.carried_out:  # where rewards are late, it may be that the round before has killed the model
+            killed = self.late and not already and seen.reward is not None and seen.reward <= KILLED
+            return (*self.away(pace, mu), True) if killed else (pace, mu, False)
         if pace["sized"] is None:
             pace = {**pace, "sized": seen.relative is not None and PLAUSIBLE[0] <= seen.relative <= PLAUSIBLE[1]}
         known, pace = len(pace["cosines"]), self.noticed(pace, seen)
         if not self.late and seen.reward is not None and seen.reward <= BAD:
-            away = AWAY if pace["run_in"] else LATER
-            pace = {**pace, "turned": pace["passed"], "doubt": None, "lengths": [], "earned": 0.0}
-            if pace["run_in"] and self.alike(pace) == 0.0:
-                pace, mu = self.iterations(pace, mu)
-            return *self.moved(pace, mu, -away, "its last step did harm"), True
+            return *self.away(pace, mu), True
         early = not over
         if early and not self.sure(pace):
             return pace, mu, False
@@ -131,6 +130,13 @@ class Pace:
             return *self.running_in(pace, mu, more, why, searched), early
         size = 0.0 if self.late else LATER * self.alike(pace) * ((more > 0) - (more < 0))
         return *self.moved(pace, mu, size, why), False
+
+    def away(self, pace: State, mu: list[float]) -> tuple[State, list[float]]:
+        """From a rate that did harm."""
+        pace = {**pace, "turned": pace["passed"], "doubt": None, "lengths": [], "earned": 0.0}
+        if pace["run_in"] and self.alike(pace) == 0.0:
+            pace, mu = self.iterations(pace, mu)
+        return self.moved(pace, mu, -(AWAY if pace["run_in"] else LATER), "its last step did harm")
 
     def out_of_proportion(self, seen: Observation) -> float | None:
         """How far the clients went, if that was too far and undone for it, or nowhere and the loss did not move."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from fedaccord.client.optimizers import ClientOptimizer, by_name, check_settings
 from fedaccord.client.side import ClientSide
 from fedaccord.client.training import Site
 from fedaccord.config import FIELDS, OWN, Settings
-from fedaccord.core.algorithm import BEST, LAST, Experiment, Watch
+from fedaccord.core.algorithm import BEST, LAST, Experiment, Guard, Watch
 from fedaccord.core.batches import clone
 from fedaccord.core.cohorts import cohort_size, times_asked
 from fedaccord.core.errors import SettingsError
@@ -40,7 +41,7 @@ from fedaccord.runtime.parts import Parts, by_clients, own_travels, parts_of
 from fedaccord.runtime.start import start_model
 from fedaccord.server.chain import ServerChain
 from fedaccord.server.evaluate import ClientLosses, Evaluator
-from fedaccord.server.guard import guard
+from fedaccord.server.guard import guard, late_guard
 from fedaccord.server.robust import warning
 from fedaccord.server.sizes import Sizes
 from fedaccord.server.steps import SHORT
@@ -223,6 +224,26 @@ def travels_of(parts: Parts) -> Travels:
     return own_travels(parts.travels, parts.settings)
 
 
+def known_sizes(sizes: Sizes | None, clients: int) -> Mapping[int, int] | None:
+    """How many examples each client has, if that is known of all."""
+    return sizes.known if sizes is not None and sizes.known.keys() >= set(range(clients)) else None
+
+
+def guard_of(parts: Parts, everyone: bool) -> Guard:
+    """What becomes of a round; `everyone`: all clients train in every one."""
+    settings, (method, chosen) = parts.settings, choosing(parts)
+    limits: dict[str, Any] = {
+        "guards": settings.guards,
+        "minimum": settings.min_replies,
+        "length": length_of(parts, everyone),
+        "tuned": "lr" in method.tunes(chosen.values()),
+        "follows": method.follows(chosen.values()),
+    }
+    if parts.validation is None:
+        return late_guard(**limits)
+    return guard(**limits, everyone=everyone, rewarded=SHORT if settings["average"] else LAST)
+
+
 def experiment_for(
     parts: Parts, engine: Engine, clients: int, cores: int = 1, sizes: Sizes | None = None
 ) -> Experiment:
@@ -234,8 +255,6 @@ def experiment_for(
     device = next(model.parameters()).device
     travel = travel_of(model, travels_of(parts))
     everyone = cohort_size(clients, settings.fraction) == clients
-    length = length_of(parts, everyone)
-    method, chosen = choosing(parts)
     evaluator = tested = None
     watched = watched_metric(parts)
     if validation is not None:
@@ -246,19 +265,10 @@ def experiment_for(
     asked = times_asked(clients, settings.fraction, settings.seed, settings.cohorts == "passes")
     return Experiment(
         engine=engine,
-        policy=policy_of(settings, parts.method, sizes.known if sizes and len(sizes.known) == clients else None),
+        policy=policy_of(settings, parts.method, known_sizes(sizes, clients)),
         server=ServerChain(parts.method, model, settings.values(), clients, travel, sizes, asked),
         loss=ClientLosses(robust=settings.reports == "median") if evaluator is None else evaluator.loss,
-        guard=guard(
-            settings.guards,
-            settings.min_replies,
-            SHORT if settings["average"] and validation is not None else LAST,
-            late=validation is None,
-            everyone=everyone,
-            length=length,
-            tuned="lr" in method.tunes(chosen.values()),
-            follows=method.follows(chosen.values()),
-        ),
+        guard=guard_of(parts, everyone),
         metrics=None if tested is None else tested.metrics,
         clients=clients,
         rounds=settings.rounds,

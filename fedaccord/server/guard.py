@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from fedaccord.core.algorithm import LAST, PLAUSIBLE, TRIES, Aggregated, Guard, Measure, Verdict
-from fedaccord.core.observing import relative_norm
+from fedaccord.core.observing import relative_norm, weighted_mean
 from fedaccord.core.records import ServerState, Snapshot
 from fedaccord.server.steps import towards
 from fedaccord.server.stretch import Length
@@ -29,7 +29,6 @@ def guard(
     guards: bool = True,
     minimum: int = 1,
     rewarded: str = LAST,
-    late: bool = False,
     everyone: bool = False,
     length: Length | None = None,
     tuned: bool = True,
@@ -43,19 +42,17 @@ def guard(
     `everyone` trains in every round, so is a step that loses more than half of all that was gained: near the loss of a
     guess nothing can double, and yet a network can die. A reward is clipped to [-1, 1].
 
-    `late`: the clients report, so what is known is the loss of the model that they received. `length`: how far the
-    server goes along the clients' mean step; where that blows up, it goes as far as their mean. `tuned`: the rate is
-    chosen anew from round to round. Where it is fixed, so would be the next bad step, and a guard that mends every step
-    stops the training; then only ruin counts, a loss of more than ten times the first. `follows`: the rate
-    comes down after a round that did harm, so early on such a round is undone; and so is a first step that is out of
-    all proportion to the model and gains nothing: it can ruin a network without raising its loss above that of a guess.
+    `length`: how far the server goes along the clients' mean step; where that blows up, it goes as far as their mean.
+    `tuned`: the rate is chosen anew from round to round. Where it is fixed, so would be the next bad step, and a guard
+    that mends every step stops the training; then only ruin counts, a loss of more than ten times the first. `follows`:
+    the rate comes down after a round that did harm, so early on such a round is undone; and so is a first step that is
+    out of all proportion to the model and gains nothing: it can ruin a network without raising its loss above that of a
+    guess.
     """
 
     def judge(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
         if len(mean.accepted) < max(1, minimum):
             return skipped(state, len(mean.accepted), minimum)
-        if late:
-            return judge_late(state, mean, measure)
         model, stretch = mean.model, None
         if length is not None:
             model, stretch = length(state.round + 1, mean, lambda each: measure(each, rewarded).loss)
@@ -66,7 +63,7 @@ def guard(
         blown = partial(bad, state=state, everyone=everyone) if tuned else partial(ruined, state=state)
         if guards and stretch is not None and stretch.taken > 1.0 and blown(loss):
             model, stretch, loss = mean.model, replace(stretch, taken=1.0), measure(mean.model, LAST).loss
-        worst, told = 1.0, None
+        worst, told = math.inf, None
         if guards and blown(loss):
             model, share, told = mended(state, mean, measure, loss, undo=follows and early(state))
             if share == 0.0:
@@ -78,20 +75,34 @@ def guard(
         paid_out = None if reward is None else min(reward, worst)
         return Verdict(model, usable(paid), usable(loss), paid_out, guard=told, stretch=stretch)
 
-    def judge_late(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
+    return judge
+
+
+def late_guard(
+    guards: bool = True,
+    minimum: int = 1,
+    length: Length | None = None,
+    tuned: bool = True,
+    follows: bool = False,
+) -> Guard:
+    """The same where the clients report: what is known is the loss of the model that they received, a round late.
+
+    If that was a bad one, so is all that they made of it. Of the step that led to it a quarter is left; nothing if the
+    model is dead and the rate comes down for it. What the clients then report of that model is no choice's reward.
+    """
+
+    def judge(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
+        if len(mean.accepted) < max(1, minimum):
+            return skipped(state, len(mean.accepted), minimum)
         found = measure(state.model, LAST)
         loss, before = found.loss, state.last_loss if found.before is None else found.before
-        blown = doubled(state, before, loss) if tuned else ruined(loss, state)
-        if guards and blown and state.previous is not None:
-            # the model that they received was bad, and so is all that they made of it
-            model = Snapshot(
-                towards(state.previous.params, state.model.params, SHARES[1]),
-                state.previous.server,
-                state.previous.accepted,
-            )
-            told = f"taken back to a quarter of the step: the loss {rise(before, loss)}"
-            # the loss of that quarter is not known, and what the next reports say of it is no choice's reward
-            return Verdict(model, None, state.last_loss, -CLIP, carried_out=False, guard=told)
+        dead = ruined(loss, state) or (tuned and forgotten(loss, mean, state))
+        if guards and state.previous is not None and (dead or (tuned and doubled(state, before, loss))):
+            share = 0.0 if dead and follows else SHARES[1]
+            params = towards(state.previous.params, state.model.params, share) if share else state.previous.params
+            told = f"taken back{' to a quarter of the step' if share else ''}: the loss {rise(before, loss)}"
+            reward = None if state.loss is None else share - CLIP
+            return Verdict(replace(state.previous, params=params), None, state.last_loss, reward, False, told)
         reward = None if state.loss is None else gain(state, before, loss, guards)
         model, stretch = mean.model, None
         if length is not None:
@@ -141,6 +152,17 @@ def bad(loss: float | None, state: ServerState, everyone: bool) -> bool:
     if not everyone or loss is None or before is None or state.gained is None or doubled(state, before, loss):
         return doubled(state, before, loss)
     return loss - before > LOST * state.gained + SLACK * abs(before)
+
+
+def forgotten(loss: float | None, mean: Aggregated, state: ServerState) -> bool:
+    """Whether next to nothing is left of what was gained, which was more than a little, and the clients' training did
+    not bring it back. Opposed clients overshoot and come back by themselves; a network that a high rate has killed
+    does not."""
+    if loss is None or state.gained is None or state.first_loss is None:
+        return False
+    little = EARLY * abs(state.first_loss)
+    trained = weighted_mean(mean.accepted, lambda each: each.loss)
+    return state.gained > 2 * little and min(loss, trained) > state.first_loss - little
 
 
 def ruined(loss: float | None, state: ServerState) -> bool:

@@ -276,6 +276,17 @@ def test_steps_that_were_stretched_far_say_nothing_of_the_rate():
     assert not state["pace"]["run_in"]
 
 
+def test_where_rewards_are_late_the_rate_comes_down_once_after_a_model_was_killed():
+    killed = round_of(None, reward=-1.0, carried_out=False)
+    quarter = round_of(None, reward=-0.75, carried_out=False)  # of the step was left: opposed clients overshoot
+    rises = [round_of(None, turn=each) for each in (None, 0.9, 0.8)]
+    _, told, _ = play([*rises, killed], late=True)
+    assert told[-1].endswith("learning rate 0.0632 to 0.0158: its last step did harm")
+    assert rate(play([*rises, quarter], late=True)[2]) == pytest.approx(0.0632, rel=1e-2)
+    lost = replace(round_of(None), diverged=0.6)
+    assert rate(play([*rises, lost, killed], late=True)[2]) == pytest.approx(0.0158, rel=1e-2)  # not twice
+
+
 def test_rewards_that_come_a_round_late_do_not_move_the_rate():
     """They are another choice's; its successor is not given up for them either."""
     rewards = (None, 0.1, 0.1, 0.1, 0.1, -0.6, 0.2, 0.3, 0.4)

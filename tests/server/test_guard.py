@@ -9,21 +9,22 @@ from fedaccord.core.protocols import Measured
 from fedaccord.core.records import Accepted, ServerState, Snapshot
 from fedaccord.server.chain import Aggregate
 from fedaccord.server.evaluate import ClientLosses
-from fedaccord.server.guard import SHARES, guard
+from fedaccord.server.guard import SHARES, guard, late_guard
 
 OLD, NEW, OLDER = (Snapshot({"w": torch.tensor([float(value)])}) for value in (1, 2, 3))
 STATE = ServerState(4, OLD, 2.0, {}, last_loss=2.0)
 
 
-def judge(state, model, measured, accepted, guards, shares=(), relative=0.1, follows=False):
+def judge(state, model, measured, accepted, guards, shares=(), relative=0.1, follows=False, trained=0.1):
     """`measured`: of the model, or of what the clients received; `shares`: the loss of each share of its step."""
     parts = {share: Snapshot({"w": torch.tensor([share])}) for share in SHARES}
     losses = {id(model): measured, id(state.model): measured}
     losses |= {id(part): Measured(loss) for part, loss in zip(parts.values(), shares or [math.inf] * 5, strict=True)}
-    clients = [Accepted(n, 5, 0.1, 1.0) for n in range(accepted)]
+    clients = [Accepted(n, 5, trained, 1.0) for n in range(accepted)]
     mean = Aggregate(model, clients, [], model_norm=1.0 / relative, shortened=parts.get)
     late = state.previous is not None or measured.before is not None
-    return guard(guards, late=late, follows=follows)(state, mean, lambda each, which: losses[id(each)])
+    made = (late_guard if late else guard)(guards, follows=follows)
+    return made(state, mean, lambda each, which: losses[id(each)])
 
 
 def test_the_longest_share_of_a_bad_step_that_does_no_harm_is_taken():
@@ -81,14 +82,38 @@ def test_where_clients_report_the_bad_model_is_the_one_they_received():
     verdict = judge(state, NEW, Measured(9.0), 3, guards=True)
     assert verdict.model.params["w"].item() == 3 + (1 - 3) / 4  # a quarter of the way from it to the bad one
     assert verdict.model.accepted is OLDER.accepted
-    assert (verdict.loss, verdict.reward, verdict.carried_out) == (None, -1.0, False)
+    assert (verdict.loss, verdict.reward, verdict.carried_out) == (None, 1 / 4 - 1, False)
+
+
+LEARNED = ServerState(9, OLD, 1.2, {}, OLDER, 1.2, first_loss=2.3, best_loss=1.1)
+
+
+@pytest.mark.parametrize(("loss", "trained", "state", "dead"), [
+    (2.31, 2.3, LEARNED, True),  # the loss of a guess again, also after the clients' training: the network has died
+    (2.25, 2.3, LEARNED, True),
+    (2.31, 1.2, LEARNED, False),  # opposed clients: each learns its own class at once
+    (2.1, 2.3, LEARNED, False),
+    (2.31, 2.3, replace(LEARNED, best_loss=2.2), False),  # there was next to nothing to lose
+    (24.0, 2.0, LEARNED, True),  # more than ten times the first
+    (math.nan, 2.0, LEARNED, True),
+])  # fmt: skip
+def test_where_clients_report_a_dead_model_is_taken_back_whole_if_the_rate_comes_down(loss, trained, state, dead):
+    verdict = judge(state, NEW, Measured(loss, 1.2), 3, guards=True, follows=True, trained=trained)
+    assert (verdict.guard or "").startswith("taken back: ") == dead
+    if dead:
+        assert torch.equal(verdict.model.params["w"], OLDER.params["w"])
+        assert (verdict.loss, verdict.reward, verdict.carried_out) == (None, -1.0, False)
+    same_rate = judge(state, NEW, Measured(loss, 1.2), 3, guards=True, trained=trained)
+    assert (same_rate.guard or "").startswith("taken back to a quarter") == dead
 
 
 def test_after_a_model_was_taken_back_the_next_reports_are_no_choices_reward_but_still_guarded():
     """What made the bad model has had its reward, and what the clients report is of a quarter of that step."""
     state = ServerState(5, OLD, None, {}, previous=OLDER, last_loss=2.0)
     assert judge(state, NEW, Measured(2.5), 3, guards=True).reward is None
-    assert "taken back" in judge(state, NEW, Measured(9.0), 3, guards=True).guard
+    again = judge(state, NEW, Measured(9.0), 3, guards=True)
+    assert "taken back" in again.guard
+    assert again.reward is None
 
 
 FIRST = ServerState(0, OLD, 2.0, {}, last_loss=2.0, first_loss=2.0, best_loss=2.0)

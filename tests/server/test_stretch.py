@@ -8,7 +8,7 @@ import torch
 from fedaccord.core.protocols import Measured
 from fedaccord.core.records import Accepted, ServerState, Snapshot, Stretch
 from fedaccord.server.chain import Aggregate
-from fedaccord.server.guard import guard
+from fedaccord.server.guard import guard, late_guard
 from fedaccord.server.stretch import reach, recorded, searched, unmeasured
 
 LENGTHS = [2.0**power for power in range(-5, 5)]
@@ -67,7 +67,7 @@ def test_without_a_set_fedexps_number_is_taken_where_the_steps_cancel(step_norm,
 def test_where_the_clients_report_the_step_is_stretched_and_the_model_before_is_kept():
     """The loss of the stretched model is known a round late; until then there must be a way back."""
     state = ServerState(4, Snapshot({"w": torch.tensor([0.0])}), 2.0, {}, last_loss=2.0)
-    verdict = guard(late=True, length=unmeasured)(state, step(0.25), lambda model, which: Measured(1.5))
+    verdict = late_guard(length=unmeasured)(state, step(0.25), lambda model, which: Measured(1.5))
     assert (verdict.model.params["w"].item(), verdict.stretch.taken, verdict.carried_out) == (8.0, 8.0, True)
 
 
