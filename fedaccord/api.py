@@ -175,14 +175,16 @@ def federate(
     data = [given(client, label) for label, client in sets.items()]
     held, tested = (given(others[name], name) if name in others else None for name in ("validation", "test"))
     chosen = as_method(method)
-    if folder is not None and Path(folder).exists():  # what was settled when it began stays so
-        settings = {**{k: v for k, v in read_raw(Path(folder)).items() if k == "entropy_weight"}, **settings}
     settings = {
         name: ", ".join(value) if isinstance(value, list | tuple) else value for name, value in settings.items()
     }
+    settled = {}
+    if folder is not None and Path(folder).exists():  # what was settled when it began stays so
+        settled = {name: value for name, value in read_raw(Path(folder)).items() if name == "entropy_weight"}
     make = own_function("optimizer", optimizer, "a name or a function (weights, lr=rate) -> Optimizer")
     predicate = own_function("travels", travels, "patterns in one text, or a function (name, tensor) -> bool")
     resolved = config.make(
+        settled,
         settings,
         {
             "task": "python",

@@ -87,9 +87,10 @@ def test_without_show_the_warning_comes_all_the_same(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_run_in_which_nobody_counts_ends_and_can_be_gone_on_with(tmp_path):
+@pytest.mark.parametrize("every", [1, 20])
+def test_a_run_in_which_nobody_counts_ends_and_can_be_gone_on_with(tmp_path, every):
     """Three rounds without anybody end it; called again, it gives everybody another three."""
-    settings = {"rounds": 50, "engine": "serial", "folder": tmp_path / "run"}
+    settings = {"rounds": 50, "engine": "serial", "folder": tmp_path / "run", "checkpoint_every": every}
     everybody = sites(bad=range(4))
     with pytest.raises(RunError, match=r"in the last 3 rounds \(up to round 3\): a value is not finite"):
         federate(net(), everybody, sites()[0], **settings)

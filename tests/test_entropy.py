@@ -88,10 +88,10 @@ def test_models_with_branches_and_sparse_gradients_are_compared(capsys):
     assert "the clients' first steps are opposed" in capsys.readouterr().err
 
 
-def test_where_the_weight_is_tuned_it_is_on():
-    grid = "entropy_weight = 0, 0.5, 1"
-    tuned = train(ALIKE, method="FA+AH", grid=grid)
-    assert tuned.settings.entropy_weight == 1.0  # L_t is measured with it
+def test_where_the_weight_is_tuned_it_is_on_also_after_a_resume(tmp_path):
+    for _ in range(2):
+        tuned = train(ALIKE, method="FA+AH", grid="entropy_weight = 0, 0.5, 1", folder=tmp_path / "run")
+        assert tuned.settings.entropy_weight == 1.0  # L_t is measured with it
 
 
 def test_a_folder_that_began_otherwise_goes_on_so(tmp_path):

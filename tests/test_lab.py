@@ -16,7 +16,7 @@ from helpers import wait_for
 from fedaccord import config
 from fedaccord.cli import main
 from fedaccord.cli.tuner import candidate
-from fedaccord.core.errors import SettingsError
+from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.experiments import lab, runner
 from fedaccord.experiments import search as searching
 from fedaccord.experiments.search import Schedule, around, beside, search
@@ -511,6 +511,19 @@ def test_a_complaint_about_what_follows_stops_the_runs_under_way(tmp_path):
     with pytest.raises(SettingsError, match="no"):
         runner.run_missing([first, second], tmp_path, lanes=2, more=complain)
     assert len(list(read_rounds(tmp_path / first.name))) == 30
+
+
+@pytest.mark.slow
+def test_a_run_whose_log_cannot_be_packed_stops_the_others(tmp_path, monkeypatch):
+    cells = [lab.make_cell(SMALL, "FA", name, 0, "FA", {}) for name in "abcd"]
+
+    def full(run):
+        raise RunError("disk full")
+
+    monkeypatch.setattr(runner, "pack", full)
+    with pytest.raises(RunError, match="disk full"):
+        runner.run_missing(cells, tmp_path, lanes=1)
+    assert not (tmp_path / cells[-1].name).exists()
 
 
 @pytest.mark.slow

@@ -18,8 +18,9 @@ from fedaccord.report.grid import as_csv, latex
 from fedaccord.report.spent import COSTS
 from fedaccord.report.tables import last_value
 from fedaccord.runtime.alone import pooled
+from fedaccord.runtime.federation import federation_settings
 from fedaccord.runtime.folder import read_rounds
-from fedaccord.runtime.parts import parts_of, server_parts
+from fedaccord.runtime.parts import parts_of
 from fedaccord.tasks import Task, find_task
 
 SHORT = {"rounds": 4, "steps": 2, "clients": 3, "engine": "serial", "client_test": 0.2}
@@ -64,7 +65,7 @@ def test_what_clients_bring_is_pooled():
     parts = parts_of(task, task.resolved(method="FA", clients=3, evaluate="clients", alone="all"))
     assert parts.clients[0].inputs[:, 0].tolist() == [0, 1, 1, 2, 2, 2]
     with pytest.raises(SettingsError, match="is for a simulation"):
-        server_parts(task, task.resolved(method="FA", clients=3, evaluate="clients", alone="all"))
+        federation_settings(task.resolved(method="FA", clients=3, evaluate="clients", alone="all"))
 
 
 def test_data_that_is_read_lazily_is_not_pooled():

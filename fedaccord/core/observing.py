@@ -38,7 +38,7 @@ def observation(
         diverged=diverged / max(1, diverged + len(mean.accepted)),
         step_norm=finite(mean.step_norm),
         alignment=alignment,
-        cosine=mean_cosine(alignment, [each.examples * each.entered for each in mean.accepted]),
+        cosine=mean_cosine(alignment, [each.weight * each.entered for each in mean.accepted]),
         turn=turn_of(state.previous, state.model, mean.model),
         overlap=again / len(order.cohort),
         stretch=verdict.stretch,
@@ -57,9 +57,9 @@ def scalars_of(packages: Packages) -> dict[str, float]:
 
 
 def weighted_mean(accepted: Sequence[Accepted], of: Callable[[Accepted], float]) -> float:
-    """Over the clients that counted, each by its examples; 0 if there are none."""
-    examples = sum(each.examples for each in accepted)
-    return math.fsum(each.examples * of(each) for each in accepted) / max(1, examples)
+    """Over the clients that counted, each as much as in the mean of the models; 0 if there are none."""
+    total = math.fsum(each.weight for each in accepted)
+    return math.fsum(each.weight * of(each) for each in accepted) / total if total else 0.0
 
 
 def relative_norm(mean: "Aggregated") -> float | None:

@@ -218,6 +218,11 @@ class Accepted:
     done: float = 1.0  # share of the SGD iterations that it did
 
     @property
+    def weight(self) -> float:
+        """How much it counts in the mean, beside the others."""
+        return self.examples * self.done
+
+    @property
     def entered(self) -> float:
         """The norm of what entered the mean."""
         return self.update_norm if self.moved is None else self.moved

@@ -310,9 +310,11 @@ class Lab:
                     continue
                 for seed in self.seeds:
                     oracle = self.trace(fixed_cell(problem, part, found.chosen, seed))
-                    for name in self.candidates if oracle is not None else ():
+                    if oracle is None:
+                        continue
+                    for name in self.candidates:
                         own = self.trace(self.cell(problem, part, name, seed))
-                        if oracle is not None and own is not None:
+                        if own is not None:
                             yield compared(part, problem, name, seed, oracle, own)
 
 

@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fedaccord.config import to_toml
-from fedaccord.core.errors import FedAccordError
 from fedaccord.core.files import make_folder
 from fedaccord.core.processes import die_with, usable_cores
 from fedaccord.experiments.study import Cell, done
@@ -111,24 +110,24 @@ def run_missing(
 
         waiting = {pool.submit(carry_out, cell) for cell in missing}
         told = False
-        while waiting:
-            ended, waiting = wait(waiting, timeout=0.2)
-            for future in ended:
-                future.result()
-            if asked.is_set():
-                if not told:
-                    told = True
-                    stop_all()
-            elif ended:
-                try:
+        try:
+            while waiting:
+                ended, waiting = wait(waiting, timeout=0.2)
+                for future in ended:
+                    future.result()
+                if asked.is_set():
+                    if not told:
+                        told = True
+                        stop_all()
+                elif ended:
                     new = [cell for cell in more() if cell.name not in state]
                     missing = missing_of(new)
-                except FedAccordError:
-                    asked.set()
-                    stop_all()
-                    raise
-                view.add(new, state)
-                waiting |= {pool.submit(carry_out, cell) for cell in missing}
+                    view.add(new, state)
+                    waiting |= {pool.submit(carry_out, cell) for cell in missing}
+        except BaseException:
+            asked.set()  # or the pool would first run all that is left
+            stop_all()
+            raise
     if asked.is_set():
         raise KeyboardInterrupt("the same command goes on from here")
     return failures

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,10 +28,12 @@ ROLL = 30.0
 """Seconds that a node has to say which client it is, before it is asked again and has twice as long: a stock SuperNode
 starts a Python process with torch for the answer, which on a busy machine may take more than this."""
 IN_TIME, LEAST = 0.8, 0.1
+"""Of the time that is left, the share that a client may train where partial work counts (the rest is for its start and
+for the way); and the fewest seconds that anybody is given."""
 STALLING = 8
 """So many clients may stall in sending their reply at the same time without the round being over late."""
-"""Of the time that is left, the share that a client may train where partial work counts, and the fewest seconds: the
-rest is for its start and for the way."""
+TRIES = 5
+"""A client whose process has died so often in a round is left out of it. It is tried again after 1, 2, 4, 8 seconds."""
 TELL = (5.0, 30.0)
 """Seconds before it is first said who is being waited for, and between two such lines."""
 
@@ -66,7 +69,7 @@ class FlowerEngine:
         self.deadline, self.min_replies = deadline, min_replies
         self.nodes: dict[int, int] = {}  # client -> node
         self.asked: dict[str, int] = {}  # roll-call messages that wait for an answer
-        self.answered: set[int] = set()  # nodes that have said who they are
+        self.claims: dict[int, int | None] = {}  # node -> the client that it says it is; None: it named none
         self.lives: dict[int, float] = {}  # node -> seconds that it has for that, if it was too slow before
         self.absent: set[int] = set()  # clients that did not answer in their last round
         self.online: set[int] = set()
@@ -99,6 +102,7 @@ class FlowerEngine:
         due = dict.fromkeys(order.cohort, 0.0)  # client -> when to send (again)
         pause = dict.fromkeys(order.cohort, self.pause)
         done: dict[int, ClientUpdate | Refusal] = {}
+        deaths = Counter[int]()  # of a client's processes in this round
         waiting = list(order.cohort)
         look, tell = 0.0, begin + TELL[0]
         note(logs.ROUND_BEGAN, round=order.round, clients=len(order.cohort))
@@ -129,7 +133,10 @@ class FlowerEngine:
                     continue
                 client = sent.pop(number)
                 if reply is None or reply.has_error():  # its process died, or its node is gone: once more, soon
-                    due[client] = min(due[client], time.monotonic() + 1.0)
+                    deaths[client] += 1
+                    due[client] = min(due[client], time.monotonic() + 2.0 ** (deaths[client] - 1))
+                    if deaths[client] >= TRIES and client in missing:
+                        done[client] = Refusal(client, f"its process died {TRIES} times")
                 elif client in missing and client not in done:
                     answer = wire.read_update(client, order, wire.records_of(reply), self.metrics)
                     took, size = round(time.monotonic() - begin, 3), wire.weight(reply.content)
@@ -215,10 +222,13 @@ class FlowerEngine:
                     yield reply.metadata.reply_to_message_id, reply
 
     def call_roll(self) -> None:
-        """Ask every node that has not said so yet which client it is. The first to claim a number has it."""
-        self.answered &= self.online
+        """Ask every node that has not said so yet which client it is. The first to claim a number has it, and whoever
+        else claimed it (a node that was started again) when the first has gone."""
+        self.claims = {node: client for node, client in self.claims.items() if node in self.online}
         self.nodes = {client: node for client, node in self.nodes.items() if node in self.online}
-        unknown = [node for node in self.online if node not in {*self.answered, *self.asked.values()}]
+        for node, client in self.claims.items():
+            self.seat(client, node)
+        unknown = [node for node in self.online if node not in {*self.claims, *self.asked.values()}]
         for node in unknown:
             question = [(node, RecordDict({wire.RECORD: ConfigRecord({})}))]
             numbers = self.send(question, 0, self.lives.get(node, ROLL), MessageType.QUERY)
@@ -230,13 +240,19 @@ class FlowerEngine:
             if reply is None or reply.has_error():
                 self.lives[node] = 2 * self.lives.get(node, ROLL)
             else:
-                self.answered.add(node)
                 client, labels, examples = wire.read_identity(wire.records_of(reply))
-                if client is not None and client not in self.nodes:
+                self.claims[node] = client
+                if self.seat(client, node) and client is not None:
                     self.sizes.register(client, examples)
-                    self.nodes[client] = node
                     self.labels[client] = labels
-                    note(logs.CONNECTED, client=client, node=node)
+
+    def seat(self, client: int | None, node: int) -> bool:
+        """Let a node be this client, unless another is."""
+        if client is None or client in self.nodes:
+            return False
+        self.nodes[client] = node
+        note(logs.CONNECTED, client=client, node=node)
+        return True
 
     def prune(self, accepted: Mapping[int, int]) -> None:
         """Name these rounds in the next messages: the clients may forget what is older."""

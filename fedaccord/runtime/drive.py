@@ -55,34 +55,10 @@ def drive(
     engine = experiment.engine
     measured = [metric.name for metric in setup.metrics]
     views = Together([*([view] if view else []), *others, *(trackers(folder, settings, measured) if folder else [])])
-    with torch_threads(settings.threads), stop_request() as asked:
-        engine.open(folder.private if folder else None)
+    with torch_threads(settings.threads), stop_request() as asked, opened(engine, folder):
         experiment.server.open(folder.path if folder else None)
         about = fingerprint(settings, setup.params, experiment.data())
-        found = folder.load() if folder else None
-        logs = read_logs(folder) if folder else []
-        if found is not None and folder is not None:
-            check_same(setup, folder, found, about, anyway)
-            state = on_device(found.state, setup.model)
-            if not over(experiment, state.round, state.kept):
-                engine.expect(found.state.model.accepted)
-                tell_of_another_processor(found.processor, folder)
-                if state.round and not isinstance(view, JsonView):
-                    tell(f"{folder.path}: going on after round {state.round}")
-        else:
-            if not isinstance(view, JsonView):
-                tell(f"entropy term {setup.entropy}")
-            for sentence in setup.remarks:
-                tell(sentence)
-            state = start(experiment, setup.params)
-            if folder:
-                folder.describe(setup.metrics)
-                write_classes(folder.path, setup.by_class())
-                folder.keep(read_params(setup.model, setup.travel.fixed))
-                checkpoint(engine, folder, state, about)
-        if folder:
-            folder.note_code(setup.code)
-            folder.settle(settings)
+        state, logs = begun(setup, folder, about, anyway, quiet=isinstance(view, JsonView))
         classes = None
         whole = attendance(logs)
         present = Attendance()  # of this stretch: after a resume, clients get their chances anew
@@ -92,16 +68,16 @@ def drive(
             if folder:
                 logs = []  # the folder has them: a long run must not grow with every round
             for state, log in run(experiment, state):  # noqa: B020 (each round starts from the state of the one before)
+                whole.add(log)
+                present.add(log)
                 if folder is None:
                     logs.append(log)
                 else:
                     folder.append(log)
-                    ends = asked.is_set() or over(experiment, state.round, state.kept)
+                    ends = asked.is_set() or over(experiment, state.round, state.kept) or present.empty_rounds >= NOBODY
                     if ends or state.round % settings.checkpoint_every == 0:
                         checkpoint(engine, folder, state, about)
                 views.show(log)
-                whole.add(log)
-                present.add(log)
                 if asked.is_set():
                     break
                 give_up_alone(present, log, folder, setup.remarks)
@@ -112,7 +88,6 @@ def drive(
                     write_classes(folder.path, classes)
         finally:
             views.end()
-            engine.close()
     stopped = not over(experiment, state.round, state.kept)
     early = not stopped and state.kept is not None and state.round < settings.rounds
     waited = settings.patience if early else 0
@@ -120,6 +95,46 @@ def drive(
     if log is not None and not state.model.accepted:
         warnings.append("; ".join(["no round was kept, so the model is the one that it began with", *setup.remarks]))
     return Outcome(state, read_logs(folder) if folder else logs, stopped, about, warnings, waited, classes)
+
+
+@contextmanager
+def opened(engine: Engine, folder: RunFolder | None) -> Iterator[None]:
+    """The engine, ready for rounds; closed whatever happens."""
+    engine.open(folder.private if folder else None)
+    try:
+        yield
+    finally:
+        engine.close()
+
+
+def begun(
+    setup: Setup, folder: RunFolder | None, about: str, anyway: bool, quiet: bool
+) -> tuple[ServerState, list[RoundLog]]:
+    """Where the run stands, and its rounds so far: those of the folder, or none. `quiet`: say only what is amiss."""
+    experiment, engine = setup.experiment, setup.experiment.engine
+    found = folder.load() if folder else None
+    logs = read_logs(folder) if folder else []
+    if found is not None and folder is not None:
+        check_same(setup, folder, found, about, anyway)
+        state = on_device(found.state, setup.model)
+        if not over(experiment, state.round, state.kept):
+            engine.expect(found.state.model.accepted)
+            tell_of_another_processor(found.processor, folder)
+            if state.round and not quiet:
+                tell(f"{folder.path}: going on after round {state.round}")
+    else:
+        for sentence in [*([] if quiet else [f"entropy term {setup.entropy}"]), *setup.remarks]:
+            tell(sentence)
+        state = start(experiment, setup.params)
+        if folder:
+            folder.describe(setup.metrics)
+            write_classes(folder.path, setup.by_class())
+            folder.keep(read_params(setup.model, setup.travel.fixed))
+            checkpoint(engine, folder, state, about)
+    if folder:
+        folder.note_code(setup.code)
+        folder.settle(setup.settings)
+    return state, logs
 
 
 def read_logs(folder: RunFolder) -> list[RoundLog]:

@@ -26,7 +26,7 @@ from fedaccord.runtime.folder import SETTINGS, RunFolder
 from fedaccord.runtime.identity import experiment_of
 from fedaccord.runtime.live import LineView
 from fedaccord.runtime.monitor import LogView, Roster
-from fedaccord.runtime.parts import client_parts, clients_of, parts_of, server_parts
+from fedaccord.runtime.parts import Parts, client_parts, clients_of, parts_of, server_parts
 from fedaccord.runtime.start import start_model
 from fedaccord.server.robust import warning
 from fedaccord.server.sizes import SIZES, Sizes
@@ -36,8 +36,10 @@ if TYPE_CHECKING:  # the command line must be able to say that Flower is not ins
     from fedaccord.flower.node import Limits, Member
 
 
-def client_settings(settings: Settings) -> Settings:
+def federation_settings(settings: Settings) -> Settings:
     """Return the settings as both ends see them: a real federation has Flower for an engine."""
+    if settings.alone:
+        raise SettingsError(f"alone = {settings.alone}: is for a simulation; a federation has all its clients")
     if settings.weighting == "population":
         raise SettingsError("weighting = population: the server of a real federation does not know all clients' data")
     if settings.device != "cpu":
@@ -59,16 +61,15 @@ def member_of_task(
     `simulate`: everybody divides the same data set alike, as the settings say, and takes only what is theirs.
     `share_labels`: the server may know how many examples of each class this client has.
     """
-    parts, _ = settle_entropy(parts_of(task, settings) if simulate else client_parts(*own(task, settings), client))
+    settings = federation_settings(settings)
+    parts, _, _ = settled(parts_of(task, settings) if simulate else client_parts(*own(task, settings), client))
     count = clients_of(parts.settings)
     if not 0 <= client < count:
         raise SettingsError(f"--client {client}: there are 0 to {count - 1}")
     from fedaccord.flower.node import Member
 
     mine = parts.clients[client if simulate else 0]
-    parts.method.prepare(parts.model, parts.settings.values())
-    parts, _ = settle_home(parts)
-    alone = replace(parts, settings=client_settings(parts.settings), clients=[mine.part(slice(0))] * client + [mine])
+    alone = replace(parts, clients=[mine.part(slice(0))] * client + [mine])
     site = site_of(alone)
     if site.travel is not None and site.travel.home:  # the server sends none of it, so it is drawn here too
         if alone.settings.init == "unit-variance":
@@ -98,11 +99,8 @@ def serve_task(
     """
     from fedaccord.flower.server import FlowerEngine
 
-    parts = parts_of(task, settings) if simulate else server_parts(*own(task, settings))
-    parts.method.prepare(parts.model, parts.settings.values())
-    parts, entropy = settle_entropy(parts)
-    parts, told_home = settle_home(parts)
-    parts = replace(parts, settings=client_settings(parts.settings))
+    settings = federation_settings(settings)
+    parts, told_home, entropy = settled(parts_of(task, settings) if simulate else server_parts(*own(task, settings)))
     settings, model = parts.settings, parts.model
     model.to(find_device(settings.device))
     examples = parts.validation if parts.validation is not None else parts.test
@@ -129,6 +127,15 @@ def serve_task(
         registered.keep_in(folder / SIZES)
         # it is started again by itself, so changed code is only said
         return drive(setup, place, choose_view(setup), [LogView(settings.rounds)], anyway=True)
+
+
+def settled(parts: Parts) -> tuple[Parts, list[str], str]:
+    """With all that both ends must settle alike, in the order in which a simulation does: the method's own changes of
+    the model, what stays at home, the entropy term; and what there is to say of the last two."""
+    parts.method.prepare(parts.model, parts.settings.values())
+    parts, told_home = settle_home(parts)
+    parts, entropy = settle_entropy(parts)
+    return parts, told_home, entropy
 
 
 def own(task: Task, settings: Settings) -> tuple[Task, Settings]:

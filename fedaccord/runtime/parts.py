@@ -97,8 +97,6 @@ def parts_of(task: Task, settings: Settings) -> Parts:
 
 def server_parts(task: Task, settings: Settings) -> Parts:
     """The server of a real federation: it sees no client's data."""
-    if settings.alone:
-        raise SettingsError(f"alone = {settings.alone}: is for a simulation; a federation has all its clients")
     settings = with_home_settled(task, undivided(settings))
     return ready(task, settings, [], server_data(task, settings))
 

@@ -14,7 +14,7 @@ from fedaccord.core.records import Order, Refusal
 from fedaccord.flower.node import Limits, Member
 from fedaccord.flower.wire import order_record, read_update
 from fedaccord.runtime.build import site_of
-from fedaccord.runtime.federation import client_settings
+from fedaccord.runtime.federation import federation_settings
 from fedaccord.runtime.identity import experiment_of
 from fedaccord.runtime.parts import parts_of
 from fedaccord.tasks import find_task
@@ -27,7 +27,7 @@ ORDER = Order(1, (1,), {"w": torch.zeros(2)}, hyper())
 @pytest.fixture
 def member(tmp_path):
     parts = parts_of(find_task("digits"), settings_for(method="FA+RM"))
-    settings = client_settings(parts.settings)
+    settings = federation_settings(parts.settings)
     site = site_of(replace(parts, settings=settings))
     limits = Limits(max_steps=20, min_lr=0.01, max_lr=0.5)
     made = Member(1, site, tmp_path, experiment_of(settings), limits)
@@ -151,7 +151,7 @@ def test_what_is_frozen_is_taken_once_from_the_server_and_kept_on_disk(tmp_path)
     def made(folder, start):
         parts = parts_of(find_task("digits"), settings_for(method="FA", travels="trainable"))
         parts.model[1].requires_grad_(False).weight.fill_(start)
-        settings = client_settings(parts.settings)
+        settings = federation_settings(parts.settings)
         site = site_of(replace(parts, settings=settings))
         return Member(1, site, folder, experiment_of(settings), Limits()), parts.model
 

@@ -30,7 +30,7 @@ def test_nonsense_from_one_client_leaves_the_others_alone(own_run, clock):
     for name, node in bad.items():
         wire = Wire({10: client(0), 11: node})
         engine = engine_over(wire, deadline=4.0)
-        engine.nodes, engine.answered = {0: 10, 1: 11}, {10, 11}
+        engine.nodes, engine.claims = {0: 10, 1: 11}, {10: 0, 11: 1}
         first, second = engine.train(TWO)
         assert first.client == 0, name
         assert torch.equal(first.params["w"], torch.zeros(2)), name
@@ -69,6 +69,34 @@ def test_a_dead_client_costs_one_deadline_and_an_outage_does_not_use_up_the_run(
     wire.answers[12] = client(1)  # back, on another node
     wire.away = {11}
     assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate"] * 2
+
+
+def test_a_client_that_comes_back_on_another_node_before_its_old_one_is_missed_takes_its_place(own_run, clock):
+    """Killed hard, a node is listed for a while; the new one names the same number, and must be heard again."""
+    wire = Wire({10: client(0), 11: client(1), 12: client(1)})
+    wire.away = {12}
+    engine = engine_over(wire, deadline=3.0)
+    assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate"] * 2
+    wire.away = {10}  # somebody is missing, so all nodes are asked who they are: 11, dead but listed, has number 1
+    wire.answers[11] = lambda message: None
+    list(engine.train(TWO))
+    wire.away = {11}
+    assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate"] * 2
+    assert engine.nodes == {0: 10, 1: 12}
+
+
+def test_a_client_whose_process_always_dies_is_left_out_before_the_deadline(own_run, clock):
+    """Tried again after 1, 2, 4 and 8 seconds, then no more: it would cost every round its whole deadline."""
+
+    def dies(message):
+        return client(1)(message) if message.metadata.message_type == "query" else error_reply(message, "died")
+
+    wire = Wire({10: client(0), 11: dies})
+    begin = clock.now
+    _, refusal = engine_over(wire, deadline=600.0).train(TWO)
+    assert refusal.why == "its process died 5 times"
+    assert sum(message.metadata.dst_node_id == 11 for message in wire.pushed) == 1 + 5
+    assert begin + 15 <= clock.now < begin + 25
 
 
 def test_a_node_that_is_slow_to_say_who_it_is_has_longer_the_next_time(own_run, clock):

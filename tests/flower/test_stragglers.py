@@ -1,5 +1,6 @@
 """Who is slow: partial work by its share, and replies that come too late for their round."""
 
+import math
 import types
 
 import pytest
@@ -9,7 +10,8 @@ from helpers import hyper, module_with, server_chain
 
 from fedaccord.client import training
 from fedaccord.core.errors import UpdateRefused
-from fedaccord.core.records import ClientUpdate, Order, Refusal
+from fedaccord.core.observing import mean_cosine, weighted_mean
+from fedaccord.core.records import Accepted, ClientUpdate, Order, Refusal
 from fedaccord.flower.server import FlowerEngine
 from fedaccord.flower.wire import order_record, read_order, read_update, records_of, update_record
 from fedaccord.runtime.build import site_of
@@ -68,6 +70,13 @@ def test_partial_work_counts_by_its_share():
     result = chain.aggregate(1, chain.start(start), updates, hyper(server_lr=1.0))
     torch.testing.assert_close(result.model.params["w"], torch.full((2,), 10 / 6))
     assert [each.entry().get("done") for each in result.accepted] == [None, 0.25]
+
+
+def test_partial_work_does_not_make_clients_look_alike():
+    """Two orthogonal steps of length 1, of which the second counts a tenth: the mean is (10, 1) / 11."""
+    accepted = [Accepted(0, 5, 0.1, 1.0), Accepted(1, 5, 0.1, 1.0, done=0.1)]
+    alignment = math.sqrt(101) / 11 / weighted_mean(accepted, lambda each: each.entered)
+    assert mean_cosine(alignment, [each.weight * each.entered for each in accepted]) == pytest.approx(0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("done", [0.0, -0.5, 1.5, float("nan"), 1, "half"])
