@@ -143,7 +143,6 @@ def test_canaries_in_the_data_are_in_nothing_that_leaves_a_client(method, tmp_pa
     model = torch.nn.Sequential(torch.nn.Linear(20, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     slots = {
         "SCAFFOLD": {"SCAFFOLD.change", "SCAFFOLD.size"},
-        "FedExP": {"FedExP.square"},
         "FedNova": {"FedNova.length"},
         "FATHOM": {"FATHOM.least"},
     }.get(method, set())

@@ -192,6 +192,9 @@ class Mean:
     clients: int  # how many clients there are in all
     buffers: frozenset[str]  # names in the model's state that are not trained
     hyper: Hyper
+    norm: float = 0.0  # of the clients' mean step, before anything was done to it
+    square: float = 0.0  # the mean of the squared norms of the clients' own steps
+    share: float = 1.0  # how much of the clients' mean step this is: the guard may try less of it, or more
 
     def step(self, name: str) -> Tensor:
         """How far the model has moved so far in this tensor."""

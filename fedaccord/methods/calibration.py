@@ -40,7 +40,10 @@ class Correction(nn.Module):
 
 
 class CalibratedWork(Work):
-    """What the correction changes in the cross-entropy: the loss has the plain one already."""
+    """What the correction changes in the cross-entropy: the loss has the plain one already.
+
+    A loss of one's own that has none keeps all its terms, and Eq. 8 looks at the scores as they are.
+    """
 
     def __init__(self, correction: Correction):
         self.correction = correction

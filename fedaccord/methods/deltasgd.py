@@ -6,11 +6,13 @@ A client's rate follows the local smoothness that its last step met: with g_k(x)
 anew in every round, from eta_0 = lr and theta_0 = 1. So lr (its code's is 0.2) is where a client begins; a tuner that
 chooses it chooses no more than that. Both gradients are of the same mini-batch, as in its code, so each is run twice:
 with those of two mini-batches the noise between them would pass for roughness, and a rate shrink by a third per step.
+It is a rule for plain SGD, and other parts' terms in the gradient are scaled by eta_k as far as their names come first.
 """
 
 import torch
 from torch import Tensor
 
+from fedaccord.core.errors import SettingsError
 from fedaccord.core.protocols import THE_GRADIENTS, Built, ClientPart, Part, Step
 from fedaccord.core.records import Hyper
 from fedaccord.core.settings import above, at_least
@@ -38,7 +40,7 @@ class AutoTuned(ClientPart):
             past |= {"theta": eta / past["eta"], "eta": eta}
             torch._foreach_mul_(step.gradients, [fitting(eta / step.hyper.lr, each) for each in step.gradients])
         else:
-            # Delta-SGD's code: the first step has sqrt(1 + delta) eta_0. HERE: eta_0. WHY: it is what lr says.
+            # Delta-SGD's code: the first step has sqrt(1 + delta) eta_0. HERE: eta_0, which is what lr says.
             clients = len(step.weights[0]) if step.stacked else 1
             one = torch.ones(clients, dtype=step.weights[0].dtype, device=step.weights[0].device)
             past |= {"theta": one, "eta": step.hyper.lr * one}
@@ -61,11 +63,17 @@ class DeltaSGD(Part):
     name = "DeltaSGD"
     about = "every client finds its own rate from the smoothness that its last step has met"
     cost = 2.0
+    replaces = "what a client's steps add up to"
     settings = (
         above(0, "delta_gamma", 2.0, "gamma, the share of the local smoothness that DeltaSGD's rate takes."),
-        # Delta-SGD's code: 0.02, and 0.1 in its example. HERE: 0.1. WHY: it is the larger of two that were used.
+        # Delta-SGD's code: 0.02, and 0.1 in its example. HERE: 0.1.
         at_least(0, "delta_growth", 0.1, "delta, how fast DeltaSGD's rate may grow."),
     )
 
     def client(self, built: Built) -> ClientPart:
+        own = built.settings
+        if own["optimizer"] != "sgd" or own["momentum"] or own["weight_decay"] or own["clip_gradient"]:
+            raise SettingsError(
+                "DeltaSGD is a rule for plain SGD: leave out optimizer, momentum, weight_decay and clip_gradient"
+            )
         return AutoTuned(built.settings["delta_gamma"], built.settings["delta_growth"])

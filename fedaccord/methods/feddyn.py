@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fedaccord.core.errors import SettingsError
 from fedaccord.core.protocols import (
     THE_GRADIENTS,
     Built,
@@ -55,15 +56,19 @@ class Regularised(ClientPart):
 
 
 class Dynamic(ServerStep):
+    """The server's side. Every client counts the same, as printed: only then is h the mean of all g_k, whoever comes.
+
+    So what is minimised is the mean of the clients' losses, however many examples each has; line 14 weights them.
+    """
+
+    equal = True
+
     def __init__(self, alpha: float):
         self.alpha = alpha
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
-        # FedDyn: plain means over clients; its code divides alpha by a client's relative size instead. HERE: one alpha,
-        # and means by examples, as line 14 has it. WHY: the fixed point is the same, sum_k n_k grad L_k = 0, and a
-        # plain mean would have to be sent as well. Clients of equal size see no difference.
-        share = mean.accepted / mean.clients
-        h = {name: h - self.alpha * share * mean.step(name) for name, h in state["h"].items()}
+        moved = self.alpha * mean.accepted / mean.clients / mean.share  # h goes with the g_k, which know of no share
+        h = {name: h - moved * mean.step(name) for name, h in state["h"].items()}
         return {**mean.params, **{name: mean.params[name] - each / self.alpha for name, each in h.items()}}, {"h": h}
 
 
@@ -72,10 +77,12 @@ class FedDyn(Part):
     about = "each client's loss is bent so that all of them agree where training ends"
     settings = (above(0, "feddyn_alpha", 0.1, "alpha, how strongly FedDyn holds clients near the received model."),)
     slots = Slots(client=(Slot("g"),), server=(Slot("h"),))
-    sets_length = True  # h must move by the clients' own step
+    sets_length = True  # the model is the clients' mean less h / alpha: there is no direction to go further along
 
     def client(self, built: Built) -> ClientPart:
         return Regularised(built.settings["feddyn_alpha"])
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep:
+        if settings["clip_norm"] or settings["dp_noise"] or settings["robust"] != "mean":
+            raise SettingsError("FedDyn: h must move by what the clients did: leave out clip_norm, robust and dp_noise")
         return Dynamic(settings["feddyn_alpha"])

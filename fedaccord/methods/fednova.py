@@ -63,7 +63,8 @@ class Normalised(ServerStep):
     def transform(self, received: Params, update: ClientUpdate, buffers: frozenset[str]) -> ClientUpdate:
         """w + (w_i - w) / ||a_i||_1."""
         length = max(1.0, float(update.sent[f"{FedNova.name}.length"]["value"]))  # an honest one is 1 at least
-        return replace(update, params=scaled(update.params, received, 1 / length, buffers))
+        # it counts as one that did all its steps (`partial`): its own are what it was divided by
+        return replace(update, params=scaled(update.params, received, 1 / length, buffers), done=1.0)
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
         """w + tau_eff times that, on average."""
@@ -79,19 +80,24 @@ def scaled(params: Params, received: Params, factor: float, buffers: frozenset[s
     }
 
 
+def check_countable(name: str, settings: Mapping[str, Any]) -> None:
+    """Raise SettingsError unless it is known what a client's steps add up to."""
+    if settings["optimizer"] != "sgd" or (settings["optimizer_state"] == "kept" and settings["momentum"]):
+        raise SettingsError(
+            f"{name} knows what a client's steps add up to for optimizer = sgd, with a momentum that starts anew each "
+            "round (optimizer_state = fresh)"
+        )
+
+
 class FedNova(Part):
     name = "FedNova"
     about = "each client's step is divided by how many steps it made, so that those who make more do not count more"
+    replaces = "what a client's steps add up to"
     slots = Slots(up=(Slot("length", SCALAR),))
 
     def client(self, built: Built) -> ClientPart:
-        settings = built.settings
-        if settings["optimizer"] != "sgd" or (settings["optimizer_state"] == "kept" and settings["momentum"]):
-            raise SettingsError(
-                "FedNova knows what a client's steps add up to for optimizer = sgd, with a momentum that starts anew "
-                "each round (optimizer_state = fresh)"
-            )
-        return Counting(settings["nesterov"])
+        check_countable(self.name, built.settings)
+        return Counting(built.settings["nesterov"])
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep:
         return Normalised()

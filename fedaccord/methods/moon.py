@@ -25,8 +25,9 @@ from fedaccord.methods.matching.activations import Activation, Event, observe, r
 
 def representation(events: Sequence[Event]) -> Tensor:
     """z: the last layer of interest below the top, one row per example."""
-    # MOON: the output of a projection head of its own. HERE: what the model's top layer sees. WHY: any
-    # model is taken as it is; a head would change what is trained and what travels.
+    # MOON: the output of a projection head of its own. HERE: that of the last non-linearity below the top, which is
+    # what the top layer of a plain network sees. WHY: any model is taken as it is; a head would change what is trained
+    # and what travels. Where a pooling follows, as in a ResNet, z still has the positions.
     return [event for event in events if isinstance(event, Activation)][-2].value.flatten(1)
 
 

@@ -28,14 +28,14 @@ from fedaccord.core.protocols import (
     Work,
 )
 from fedaccord.core.records import Hyper, Packages, Params
-from fedaccord.methods.fednova import length_of
+from fedaccord.methods.fednova import check_countable, length_of
 
 
 class Controlled(ClientPart):
     """The client's side: corrected steps, then its new control variate."""
 
-    def __init__(self, nesterov: bool, goes_on: bool):
-        self.nesterov, self.goes_on = nesterov, goes_on  # goes_on: momentum is kept from round to round
+    def __init__(self, nesterov: bool):
+        self.nesterov = nesterov
 
     def corrects(self, hyper: Hyper) -> str:
         return THE_GRADIENTS
@@ -49,9 +49,7 @@ class Controlled(ClientPart):
         """Option II. With momentum the steps add up to more than K eta_l."""
         # SCAFFOLD (Algorithm 1): plain SGD at the clients. HERE: momentum is allowed, and K is FedNova's ||a_i||_1.
         # WHY: x - y_i is eta_l times so many gradients, and c_i must stay the size of one.
-        steps, momentum = end.hyper.steps, end.hyper.momentum
-        times = steps / (1 - momentum) if self.goes_on else length_of(steps, momentum, self.nesterov)
-        length = times * end.hyper.lr
+        length = length_of(end.hyper.steps, end.hyper.momentum, self.nesterov) * end.hyper.lr
         new, change = {}, {}
         for name, c_i in end.kept["c_i"].items():
             new[name] = c_i - end.down["c"][name] + (end.received[name] - end.params[name]) / length
@@ -65,7 +63,8 @@ class Control(ServerStep):
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
         # SCAFFOLD (Algorithm 1): x moves by the plain mean too. HERE: by examples, as line 14 has it; c by the plain
-        # mean. WHY: c is to be the mean of all c_i, as NIID-Bench has it. Clients of equal size see no difference.
+        # mean. WHY: c is to be the mean of all c_i, as NIID-Bench has it. Where every c_i is its client's gradient, all
+        # step along c, so what is minimised in the end is the plain mean of the clients' losses, whatever their sizes.
         share = mean.accepted / mean.clients
         change = mean.sent["change"]
         return mean.params, {"c": {name: c + share * change[name] for name, c in state["c"].items()}}
@@ -74,6 +73,7 @@ class Control(ServerStep):
 class Scaffold(Part):
     name = "SCAFFOLD"
     about = "control variates at server and clients take the drift out of every local step"
+    replaces = "what a client's steps add up to"
     slots = Slots(
         down=(Slot("c"),),
         up=(Slot("change", weighted=False), Slot("size", SCALAR, weighted=False)),
@@ -82,7 +82,8 @@ class Scaffold(Part):
     )
 
     def client(self, built: Built) -> ClientPart:
-        return Controlled(built.settings["nesterov"], built.settings["optimizer_state"] == "kept")
+        check_countable(self.name, built.settings)
+        return Controlled(built.settings["nesterov"])
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep:
         return Control()

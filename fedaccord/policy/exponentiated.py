@@ -66,7 +66,8 @@ class Exponentiated:
         """theta's step. Clients that did not answer say nothing."""
         # FedEx: s_i is the error of w_i on examples of client i that are held out, and p_i their share. HERE: its mean
         # training loss over the round, each mini-batch before the step that is made on it, and its share of all
-        # examples. WHY: clients send both anyway; within a pass it is of examples that the round has not seen yet.
+        # examples. WHY: clients send both anyway; within a pass it is of examples that the round has not seen yet. The
+        # weight of a term of that loss is therefore no fit axis: zero would always win.
         known = {client: loss for client, loss in seen.losses.items() if math.isfinite(loss)}
         if not known:
             return state

@@ -3,7 +3,8 @@
 The state of all steps is named tensors in declared slots, part of the snapshot that a roll-back puts back.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from fedaccord.core.travel import Travel, travel_of
 from fedaccord.server.judge import Judge
 from fedaccord.server.privacy import refuse_leaks
 from fedaccord.server.sizes import Sizes
-from fedaccord.server.vectors import absorb, distance, norm_of, shorten
+from fedaccord.server.vectors import absorb, distance, norm_of, scale
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Aggregate:
     model_norm: float = 0.0  # ||w_t||, of what is trained
     reported: Mapping[str, float] = field(default_factory=dict)  # the method's scalars, averaged
     bytes_up: int = 0  # what the accepted updates weigh
-    shortened: Callable[[float], Snapshot] = field(kw_only=True)  # the same with only this share of the clients' step
+    scaled: Callable[[float], Snapshot] = field(kw_only=True)  # the same with the clients' step times this
 
 
 @dataclass(frozen=True)
@@ -138,26 +139,28 @@ class ServerChain:
                 absorb(sent.setdefault(name, {}), update.sent[name], by_size if slot.weighted else alike)
             accepted.append(taken.without_tensors())
         if not accepted:
-            return Aggregate(before, accepted, refused, shortened=lambda factor: before)
-        params, many = {name: mean[name] for name in received}, len(accepted)
+            return Aggregate(before, accepted, refused, scaled=lambda factor: before)
+        params, count = {name: mean[name] for name in received}, len(accepted)
         for _, step in self.steps:
-            params = step.settle(round, received, params, self.trained, many, many if cohort is None else len(cohort))
+            params = step.settle(round, received, params, self.trained, count, count if cohort is None else len(cohort))
         step_norm = distance(received, params, self.weights)
-        if total_examples is not None:
-            shorten(params, received, seen / total_examples, self.buffers)
+        whole = 1.0 if total_examples is None else seen / total_examples
+        scale(params, received, whole, self.buffers)
+        many = Mean(received, params, sent, len(accepted), self.clients, self.buffers, hyper, step_norm,
+                    self.square(accepted), whole)  # fmt: skip
 
-        def shortened(factor: float) -> Snapshot:
+        def scaled(factor: float) -> Snapshot:
             copies = {name: value.clone() for name, value in params.items()}
-            shorten(copies, received, factor, self.buffers)
-            return self.stepped(round, before, copies, sent, accepted, hyper)
+            scale(copies, received, factor, self.buffers)
+            return self.stepped(round, before, replace(many, params=copies, share=whole * factor), accepted)
 
-        model = self.stepped(round, before, params, sent, accepted, hyper)
+        model = self.stepped(round, before, many, accepted)
         reported = {name: float(sent[name]["value"]) for name, (slot, _) in self.up.items() if slot.like == SCALAR}
         for _, step in self.steps:
             reported |= step.spent(self.asked, round)
         each = size_of(received) + sum(size_of(template) for _, template in self.up.values())
         own, up = norm_of([received[name] for name in self.trained]), each * len(accepted)
-        return Aggregate(model, accepted, refused, step_norm, own, reported, up, shortened=shortened)
+        return Aggregate(model, accepted, refused, step_norm, own, reported, up, scaled=scaled)
 
     def judged(
         self,
@@ -209,13 +212,17 @@ class ServerChain:
             held = [replace(each, update=replace(each.update, params=centre, sent=sent)) for each in held]
         return held
 
-    def stepped(
-        self, round: int, before: Snapshot, params: Params, sent: Packages, accepted: list[Accepted], hyper: Hyper
-    ) -> Snapshot:
+    def square(self, accepted: Sequence[Accepted]) -> float:
+        """The mean of the squared norms of what entered the mean, each as much as it counts there."""
+        weights = [1.0 if self.equal else each.weight for each in accepted]
+        squares = (weight * each.entered**2 for weight, each in zip(weights, accepted, strict=True))
+        return math.fsum(squares) / math.fsum(weights)
+
+    def stepped(self, round: int, before: Snapshot, mean: Mean, accepted: list[Accepted]) -> Snapshot:
         """The steps that come after the mean, each with its own state and what its own clients sent."""
-        server: dict[str, Params] = dict(before.server)
+        server, params = dict(before.server), mean.params
         for part, step in self.steps:
-            mean = Mean(before.params, params, part.own(sent), len(accepted), self.clients, self.buffers, hyper)
-            params, state = step.apply(part.own(server), mean)
+            own = replace(mean, params=params, sent=part.own(mean.sent))
+            params, state = step.apply(part.own(server), own)
             server |= part.named(state)
         return Snapshot(params, server, {**before.accepted, **{each.client: round for each in accepted}})

@@ -128,7 +128,7 @@ def mended(
     before = state.last_loss
     what = f"the loss {rise(before, loss)}"
     for share in () if undo else SHARES:
-        model = mean.shortened(share)
+        model = mean.scaled(share)
         now = measure(model, LAST).loss
         if now is not None and before is not None and now <= before:
             return model, share, f"shortened to 1/{round(1 / share)}: {what}"

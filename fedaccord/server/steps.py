@@ -11,7 +11,7 @@ from fedaccord.core.records import ClientUpdate, Packages, Params
 from fedaccord.core.settings import above, at_least, hyper, setting
 from fedaccord.server.privacy import Privacy
 from fedaccord.server.robust import Robust
-from fedaccord.server.vectors import distance, shorten
+from fedaccord.server.vectors import distance, scale
 
 
 class Clip(ServerStep):
@@ -52,7 +52,7 @@ class Rate(ServerStep):
         if factor == 1.0:
             return mean.params, state
         params = {name: value.clone() for name, value in mean.params.items()}
-        shorten(params, mean.received, factor, mean.buffers)
+        scale(params, mean.received, factor, mean.buffers)
         return params, state
 
 

@@ -24,7 +24,7 @@ def searched(shortest: float) -> Length:
 
     def search(round: int, mean: Aggregated, loss_of: Losses) -> tuple[Snapshot, Stretch]:
         def tried(factor: float) -> tuple[float, Snapshot]:
-            model = mean.model if factor == 1.0 else mean.shortened(factor)
+            model = mean.model if factor == 1.0 else mean.scaled(factor)
             loss = loss_of(model)
             return loss if loss is not None and math.isfinite(loss) else math.inf, model
 
@@ -50,7 +50,7 @@ def unmeasured(round: int, mean: Aggregated, loss_of: Losses) -> tuple[Snapshot,
     times = reach(mean)
     if times <= REACH[0]:
         return mean.model, None
-    return mean.shortened(times), Stretch(times, times, times)
+    return mean.scaled(times), Stretch(times, times, times)
 
 
 def recorded(lengths: Sequence[float | None]) -> Length:
@@ -60,7 +60,7 @@ def recorded(lengths: Sequence[float | None]) -> Length:
         taken = lengths[round - 1] if round <= len(lengths) else None
         if taken is None:
             return mean.model, None
-        return mean.model if taken == 1.0 else mean.shortened(taken), Stretch(taken, taken, taken)
+        return mean.model if taken == 1.0 else mean.scaled(taken), Stretch(taken, taken, taken)
 
     return look_up
 

@@ -24,7 +24,7 @@ def absorb(mean: Params, params: Params, weight: float) -> None:
             torch.maximum(value, params[name], out=value)
 
 
-def shorten(params: Params, received: Params, factor: float, buffers: frozenset[str]) -> None:
+def scale(params: Params, received: Params, factor: float, buffers: frozenset[str]) -> None:
     """params <- received + factor (params - received), in place; buffers stay: a variance must not be extrapolated."""
     if factor != 1.0:
         for name, value in params.items():

@@ -1,10 +1,12 @@
 """The methods people compare with, each against its algorithm written out on a small network in float64."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from helpers import hyper, module_with, server_chain
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -142,7 +144,7 @@ class FedDyn(Plain):
         return super().loss(client, y, x, targets) - linear + self.ALPHA / 2 * near
 
     def server(self, ends, weights):
-        mean = self.mean(ends, weights)
+        mean = self.mean(ends, [1 / len(ends)] * len(ends))
         self.h = {n: self.h[n] - self.ALPHA * len(ends) / CLIENTS * (mean[n] - self.w[n]) for n in self.w}
         return {n: mean[n] - self.h[n] / self.ALPHA for n in self.w}
 
@@ -364,10 +366,73 @@ def test_normalised_averaging_by_hand():
     assert {name: float(value) for name, value in step.apply({}, mean)[0].items()} == {"w": 8.0, "mean": 1.0}
 
 
+@pytest.mark.parametrize("name", ["FedNova", "SCAFFOLD"])
 @pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"optimizer_state": "kept", "momentum": 0.5}])
-def test_normalised_averaging_wants_steps_that_it_can_add_up(settings):
-    with pytest.raises(SettingsError, match="FedNova knows what a client's steps add up to for optimizer = sgd"):
-        setup("FedNova", **settings)
+def test_who_counts_a_clients_steps_wants_those_that_can_be_added_up(name, settings):
+    with pytest.raises(SettingsError, match=f"{name} knows what a client's steps add up to for optimizer = sgd"):
+        setup(name, **settings)
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"momentum": 0.5}, {"weight_decay": 0.1}])
+def test_a_rule_for_plain_sgd_says_so(settings):
+    with pytest.raises(SettingsError, match="DeltaSGD is a rule for plain SGD"):
+        setup("DeltaSGD", **settings)
+
+
+@pytest.mark.parametrize("settings", [{"clip_norm": 1.0}, {"robust": "median"}])
+def test_what_moves_h_must_be_what_the_clients_did(settings):
+    with pytest.raises(SettingsError, match="FedDyn: h must move by what the clients did"):
+        setup("FedDyn", **settings)
+
+
+START = {"w": torch.zeros(2)}
+APART = [
+    ClientUpdate(0, {"w": torch.tensor([1.0, 0.1])}, 5, 0.1),
+    ClientUpdate(1, {"w": torch.tensor([-1.0, 0.1])}, 5, 0.1),
+]
+
+
+def test_extrapolation_is_the_same_for_any_share_of_the_mean():
+    """Squares of 1.01, a mean of (0, 0.1): 1.01 / 0.02 = 50.5 times as far, and half of that for half of the step."""
+    chain = server_chain(module_with(START), "FedExP", fedexp_epsilon=0.0)
+    result = chain.aggregate(1, chain.start(START), APART, hyper(server_lr=1.0))
+    torch.testing.assert_close(result.model.params["w"], torch.tensor([0.0, 5.05]))
+    torch.testing.assert_close(result.scaled(0.5).params["w"], torch.tensor([0.0, 2.525]))
+    half = chain.aggregate(1, chain.start(START), APART, hyper(server_lr=1.0), total_examples=20)
+    torch.testing.assert_close(half.model.params["w"], torch.tensor([0.0, 2.525]))
+
+
+def test_extrapolation_goes_by_what_enters_the_mean():
+    """Steps that are cut to a tenth of their length: the number is as before, and the step a tenth."""
+    norm = math.sqrt(1.01)
+    chain = server_chain(module_with(START), "FedExP", fedexp_epsilon=0.0, clip_norm=norm / 10)
+    result = chain.aggregate(1, chain.start(START), APART, hyper(server_lr=1.0))
+    torch.testing.assert_close(result.model.params["w"], torch.tensor([0.0, 0.505]))
+
+
+def test_h_goes_with_the_clients_whatever_share_of_their_step_is_taken():
+    """Ten clients, two of them here, of 5 and 15 examples: h = -alpha (2 / 10) times the plain mean, (0.5, 0)."""
+    sent = [ClientUpdate(0, {"w": torch.tensor([1.0, 0.0])}, 5, 0.1), ClientUpdate(1, {"w": torch.zeros(2)}, 15, 0.1)]
+    chain = server_chain(module_with(START), "FedDyn")
+    result = chain.aggregate(1, chain.start(START), sent, hyper(server_lr=1.0))
+    for model, share in ((result.model, 1.0), (result.scaled(0.25), 0.25)):
+        h = model.server["FedDyn.h"]["w"]
+        torch.testing.assert_close(h, torch.tensor([-0.1 * 0.2 * 0.5, 0.0]))
+        torch.testing.assert_close(model.params["w"], torch.tensor([0.5 * share, 0.0]) - h / 0.1)
+
+
+def test_partial_work_counts_in_full_where_it_was_divided_by_its_own_steps():
+    """Clients alike, ten steps of 1 each, of which one does two: 10 and 2 divided by 10 and 2, times their mean, 6."""
+    ends = [(torch.tensor([10.0, 0.0]), 10.0, 1.0), (torch.tensor([0.0, 2.0]), 2.0, 0.2)]
+    sent = [
+        ClientUpdate(
+            n, {"w": end}, 5, 0.1, {"FedNova.length": {"value": torch.tensor(long, dtype=torch.float64)}}, done=done
+        )
+        for n, (end, long, done) in enumerate(ends)
+    ]
+    chain = server_chain(module_with(START), "FedNova")
+    result = chain.aggregate(1, chain.start(START), sent, hyper(server_lr=1.0))
+    torch.testing.assert_close(result.model.params["w"], torch.tensor([3.0, 3.0]))
 
 
 def test_the_fixed_class_vectors_are_orthogonal_and_the_same_for_everyone():

@@ -36,6 +36,7 @@ def test_a_name_that_means_nothing_is_one_clear_line(name, says):
         ("FedAdam+FedYogi", "the server's optimizer"),
         ("FedAvgM+FedAdam+AH", "the server's optimizer"),
         ("FedDyn+FedExP", "the length of the server's step"),
+        ("SCAFFOLD+DeltaSGD", "what a client's steps add up to"),
     ],
 )
 def test_parts_that_replace_the_same_thing_are_one_clear_line(name, what):

@@ -21,7 +21,7 @@ def judge(state, model, measured, accepted, guards, shares=(), relative=0.1, fol
     losses = {id(model): measured, id(state.model): measured}
     losses |= {id(part): Measured(loss) for part, loss in zip(parts.values(), shares or [math.inf] * 5, strict=True)}
     clients = [Accepted(n, 5, trained, 1.0) for n in range(accepted)]
-    mean = Aggregate(model, clients, [], model_norm=1.0 / relative, shortened=parts.get)
+    mean = Aggregate(model, clients, [], model_norm=1.0 / relative, scaled=parts.get)
     late = state.previous is not None or measured.before is not None
     made = (late_guard if late else guard)(guards, follows=follows)
     return made(state, mean, lambda each, which: losses[id(each)])
@@ -35,7 +35,7 @@ def test_the_longest_share_of_a_bad_step_that_does_no_harm_is_taken():
 
 
 def test_the_guard_watches_the_last_model_and_the_reward_is_that_of_the_mean():
-    mean = Aggregate(NEW, [Accepted(0, 5, 0.1, 1.0)], [], shortened=lambda share: NEW)
+    mean = Aggregate(NEW, [Accepted(0, 5, 0.1, 1.0)], [], scaled=lambda share: NEW)
     state = ServerState(4, OLD, 1.0, {}, last_loss=2.0)
     verdict = guard(rewarded="short")(state, mean, lambda model, which: Measured({"last": 3.0, "short": 0.75}[which]))
     assert (verdict.model, verdict.loss, verdict.last_loss, verdict.reward) == (NEW, 0.75, 3.0, 0.25)
@@ -59,7 +59,7 @@ def test_losses_may_be_negative(before, loss, reward):
     assert verdict.reward == pytest.approx(reward)
     assert (verdict.guard is not None) == (loss == 0.5)
     fixed = guard(tuned=False)(
-        state, Aggregate(NEW, [Accepted(0, 5, 0.1, 1.0)], [], shortened=lambda share: OLD), lambda *_: Measured(loss)
+        state, Aggregate(NEW, [Accepted(0, 5, 0.1, 1.0)], [], scaled=lambda share: OLD), lambda *_: Measured(loss)
     )
     assert fixed.guard is None
 
@@ -140,7 +140,7 @@ def test_a_first_step_out_of_all_proportion_that_gains_nothing_is_undone(state, 
 def test_with_a_fixed_rate_only_ruin_counts(loss, told):
     """The next step would be as bad: a guard that mends every one stops the training."""
     fixed = guard(tuned=False, everyone=True)
-    mean = Aggregate(NEW, [Accepted(0, 5, 0.1, 1.0)], [], model_norm=1.0, shortened=lambda share: NEW)
+    mean = Aggregate(NEW, [Accepted(0, 5, 0.1, 1.0)], [], model_norm=1.0, scaled=lambda share: NEW)
     verdict = fixed(FIRST, mean, lambda model, which: Measured(loss))
     assert (verdict.guard and verdict.guard.split(":")[0]) == told
 

@@ -107,7 +107,7 @@ def test_noise_is_new_in_every_round_and_with_every_secret_and_else_the_same():
 def test_a_shortened_step_is_made_from_the_noised_mean():
     """Otherwise two looks at the same clients with the same noise would cancel it."""
     result = moved(private_chain())
-    torch.testing.assert_close(result.shortened(0.25).params["w"], 0.25 * result.model.params["w"])
+    torch.testing.assert_close(result.scaled(0.25).params["w"], 0.25 * result.model.params["w"])
 
 
 LEAKS = {

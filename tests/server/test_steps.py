@@ -158,7 +158,7 @@ def test_a_shortened_step_goes_through_the_whole_chain(changes):
     h = hyper(server_lr=1.0)
     whole = chain.aggregate(1, model, [sent(1.0)], h)
     assert whole.refused == []
-    short = whole.shortened(0.25)
+    short = whole.scaled(0.25)
     asked = chain.aggregate(1, model, [sent(0.25)], h).model
     if "clip_norm" not in changes:  # a client's step is clipped before it is averaged and shortened
         torch.testing.assert_close(short.params, asked.params)

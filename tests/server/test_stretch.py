@@ -18,7 +18,7 @@ def step(step_norm, norms=(1.0, 1.0)):
     """A mean step of this length, of clients whose own have these lengths; a model is known by how far it went."""
     models = {length: Snapshot({"w": torch.tensor([length])}) for length in LENGTHS}
     clients = [Accepted(number, 5, 0.1, norm) for number, norm in enumerate(norms)]
-    return Aggregate(models[1.0], clients, [], step_norm, shortened=models.get)
+    return Aggregate(models[1.0], clients, [], step_norm, scaled=models.get)
 
 
 def parabola(best):
