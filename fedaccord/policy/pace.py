@@ -20,6 +20,7 @@ The state is a plain JSON value:
     doubt     what the pass before said against a higher rate; None: nothing
     rounds    how many of it were carried out
     lost      rounds in a row in which most clients diverged
+    taken     the last round in which a model was taken back, where rewards are late
     lengths   of this choice's rounds: log2 of the length that the server wanted beyond what opposed clients always
               want; where it cannot look for one, 1 if its steps could be longer, else 0
     earned    by them
@@ -72,6 +73,9 @@ AHEAD, FAR, BLIND = 0.2, 4.0, 3
 could be longer, unless the clients' mean was already stretched so far; and the rounds that a choice of the run-in then
 takes at least."""
 
+SOON = 6
+"""Rounds within which a second model that is taken back says that the rate is too high."""
+
 State = dict[str, Any]
 
 
@@ -82,8 +86,18 @@ class Pace:
     late: bool = False  # the clients report: rewards are those of the round before, and no length was looked for
 
     def start(self) -> State:
-        begin = {"run_in": True, "sized": None, "passed": False, "turned": False, "doubt": None, "rounds": 0, "lost": 0}
-        return {**begin, "lengths": [], "earned": 0.0, "cosines": [], "relative": None, "told": "", "mu": []}
+        begin = {"run_in": True, "sized": None, "passed": False, "turned": False, "doubt": None, "rounds": 0}
+        return {
+            **begin,
+            "lost": 0,
+            "taken": -SOON,
+            "lengths": [],
+            "earned": 0.0,
+            "cosines": [],
+            "relative": None,
+            "told": "",
+            "mu": [],
+        }
 
     @property
     def span(self) -> int:
@@ -106,9 +120,13 @@ class Pace:
         far = self.out_of_proportion(seen) if pace["sized"] is None and seen.round <= TRIES else None
         if far is not None:
             return *self.in_proportion(pace, mu, far), True
-        if not seen.carried_out:  # where rewards are late, it may be that the round before has killed the model
-            killed = self.late and not already and seen.reward is not None and seen.reward <= KILLED
-            return (*self.away(pace, mu), True) if killed else (pace, mu, False)
+        if not seen.carried_out:
+            if not self.late or already or seen.reward is None or seen.reward > BAD:
+                return pace, mu, False
+            # the round before did harm; opposed clients overshoot once in a while, but not twice in a few rounds
+            again = 0 < seen.round - pace["taken"] <= SOON
+            pace = {**pace, "taken": seen.round}
+            return (*self.away(pace, mu), True) if again or seen.reward <= KILLED else (pace, mu, False)
         if pace["sized"] is None:
             pace = {**pace, "sized": seen.relative is not None and PLAUSIBLE[0] <= seen.relative <= PLAUSIBLE[1]}
         known, pace = len(pace["cosines"]), self.noticed(pace, seen)

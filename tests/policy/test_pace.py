@@ -283,6 +283,8 @@ def test_where_rewards_are_late_the_rate_comes_down_once_after_a_model_was_kille
     _, told, _ = play([*rises, killed], late=True)
     assert told[-1].endswith("learning rate 0.0632 to 0.0158: its last step did harm")
     assert rate(play([*rises, quarter], late=True)[2]) == pytest.approx(0.0632, rel=1e-2)
+    _, told, _ = play([*rises, replace(quarter, round=4), round_of(None), replace(quarter, round=6)], late=True)
+    assert told[-1].endswith("learning rate 0.0632 to 0.0158: its last step did harm")  # for the second time so soon
     lost = replace(round_of(None), diverged=0.6)
     assert rate(play([*rises, lost, killed], late=True)[2]) == pytest.approx(0.0158, rel=1e-2)  # not twice
 
