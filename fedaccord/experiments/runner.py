@@ -1,4 +1,4 @@
-"""Runs what a study lacks: a process a core, each with one worker, each able to be killed and resumed."""
+"""Runs what a study lacks: as many processes as cores, each with one worker, each able to be killed and resumed."""
 
 import contextlib
 import json
@@ -52,7 +52,7 @@ def run_missing(
     keep: bool = False,
     more: Callable[[], Sequence[Cell]] = nothing_more,
 ) -> list[str]:
-    """Run or resume every cell that is not finished; returns what went wrong, a sentence a cell.
+    """Run or resume every cell that is not finished; returns a sentence for each that failed.
 
     Ctrl-C lets every run finish its round; what is there stays, and the next call goes on from it. `keep`: also
     the weights of finished runs. `more` is called after every run and returns the cells that are wanted by then; those
@@ -98,7 +98,7 @@ def run_missing(
                 view.finish(cell)
                 for line in said[0].splitlines():
                     if line.startswith("fedaccord: "):  # it went on, but a person should know
-                        view.say(cell, line.removeprefix("fedaccord: "))
+                        view.say(cell, f"{cell.name}: {line.removeprefix('fedaccord: ')}")
             elif not asked.is_set():
                 last = said[0].strip().splitlines()[-1:] or [f"ended with {child.returncode}"]
                 failures.append(f"{cell.name}: {last[0].removeprefix('fedaccord: ')}")

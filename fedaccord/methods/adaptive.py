@@ -95,5 +95,5 @@ def rounds_held(settings: Mapping[str, Any]) -> int:
 
 
 def lap(settings: Mapping[str, Any]) -> int:
-    """Rounds of a pass over the clients, as far as a choice may be held."""
+    """Rounds that are judged together: a pass over the clients, or as many of it as a choice may be held."""
     return min(LONGEST, pass_length(settings["clients"], settings["fraction"]))

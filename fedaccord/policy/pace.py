@@ -82,7 +82,7 @@ State = dict[str, Any]
 @dataclass(frozen=True)
 class Pace:
     grid: HyperGrid
-    lap: int = 1  # rounds of a pass over the clients
+    lap: int = 1  # rounds that are judged together: a pass over the clients, or four of a longer one
     late: bool = False  # the clients report: rewards are those of the round before, and no length was looked for
 
     def start(self) -> State:
@@ -231,7 +231,7 @@ class Pace:
         return pace
 
     def sure(self, pace: State) -> bool:
-        """Whether a round of the run-in says enough by itself: a whole pass has shown the clients to be alike, so that
+        """Whether a round of the run-in says enough by itself: those before have shown the clients to be alike, so that
         any of them speak for all, and the server wanted to go twice as far."""
         known = self.lap > 1 and pace["run_in"] and len(pace["cosines"]) >= self.span and self.alike(pace) == 1.0
         return known and not self.late and bool(pace["lengths"]) and pace["lengths"][-1] >= 1.0

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from fedaccord.core.algorithm import LAST
-from fedaccord.core.errors import Diverged, UpdateRefused
+from fedaccord.core.errors import DataError, Diverged, UpdateRefused
 from fedaccord.core.protocols import SCALAR, Mean, Method, Part, ServerStep, Slot
 from fedaccord.core.records import Accepted, ClientUpdate, Hyper, Packages, Params, Refusal, Snapshot, size_of
 from fedaccord.core.travel import Travel, travel_of
@@ -66,6 +66,8 @@ class ServerChain:
     ):
         self.clients, self.asked = clients, asked
         there = travel_of(model).names if travel is None else travel.names
+        if odd := [name for name, value in model.state_dict().items() if name in there and value.is_complex()]:
+            raise DataError(f"model: {odd[0]} has complex numbers, which are not averaged here; keep two real tensors")
         made = ((part, part.server(settings)) for part in method.parts)
         self.steps: list[tuple[Part, ServerStep]] = [(part, step) for part, step in made if step is not None]
         self.holding = [step for _, step in self.steps if step.holds]

@@ -106,7 +106,7 @@ class Judge:
             value, own = params[name], received[name]
             if value.dtype == torch.bool or not value.numel():
                 continue
-            bound = HUGE if value.is_floating_point() or value.is_complex() else WHOLE
+            bound = HUGE if value.is_floating_point() else WHOLE
             if size(value) > max(bound, 2 * size(own)):
                 raise UpdateRefused(f"{name} has a value of absurd size")
 
@@ -140,7 +140,5 @@ class Judge:
 
 def size(value: Tensor) -> float:
     """The largest absolute value, exactly: the smallest integer of a type has none there."""
-    if value.is_complex():
-        value = torch.view_as_real(value)
     low, high = torch.aminmax(value)
     return max(abs(low.item()), abs(high.item()))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fedaccord.core.errors import DataError
 from fedaccord.core.records import ClientUpdate
 from fedaccord.server.sizes import MAX_EXAMPLES
 
@@ -162,3 +163,13 @@ def test_updates_are_read_one_at_a_time():
             assert sum(ref() is not None for ref in alive) <= 1
 
     assert aggregate(RECEIVED, stream()).model.params["w"][0] == pytest.approx(2.0)
+
+
+def test_complex_numbers_are_told_of_before_the_first_round():
+    class Waves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+
+    with pytest.raises(DataError, match="model: w has complex numbers"):
+        server_chain(Waves())
