@@ -6,7 +6,7 @@ import json
 import pytest
 
 from fedaccord import cli
-from fedaccord.experiments import bench
+from fedaccord.experiments import bench, field
 from fedaccord.report import evolution
 from fedaccord.runtime.folder import read_rounds
 
@@ -47,12 +47,29 @@ def test_the_command_writes_figures_table_and_picture(tmp_path, capsys, monkeypa
     assert set(shares["ms_a_client_step"].values()) == {10.0}  # 500 ms by 50 steps
     assert shares["times_the_bare_loop"] == 1.0
     assert shares["times_the_plain"] == {"FA": 1.0, "FA+WD": 1.0, "FA+RM": 1.0}
-    # with a tuner, a tenth of what it costs the server comes on top
+    # with a tuner, all that it costs the server comes on top
     assert {method: entry["to_FA"] for method, entry in found["methods"]["digits"].items()} == {
-        "FA": 1.0, "FA+WD": 1.0, "FA+RM": 1.0, "FA+AH": 1.1, "FA+RM+AH": 1.1,
+        "FA": 1.0, "FA+WD": 1.0, "FA+RM": 1.0, "FA+AH": 2.0, "FA+RM+AH": 2.0,
     }  # fmt: skip
     assert (tmp_path / "bench.md").read_text() in capsys.readouterr().out
     assert "share of the matrix-product peak" in (tmp_path / "bench.svg").read_text()
+
+
+@pytest.mark.slow
+def test_whole_rounds_of_every_method(capsys):
+    """Bytes by hand: SCAFFOLD sends c down and its change up beside the model, and the size of c_i (a float64)."""
+    assert cli.main(["bench", "rounds", "--tasks", "digits", "--repeats", "1"]) == 0
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    table = {name: (float(time), float(sent)) for name, time, sent in rows[1:]}
+    assert table.keys() == {*field.METHODS, "FA+RM", "FA+AH", "FA+RM+AH"}
+    assert table["FA"] == (1, 1)
+    assert all(time > 0 for time, _ in table.values())
+    assert {name for name, (_, sent) in table.items() if sent != 1} == {"SCAFFOLD"}
+    assert table["SCAFFOLD"][1] == 2
+    model = 4 * (2 * (64 * 64 + 64) + 64 * 10 + 10)
+    found = bench.rounds(["digits"], 1, lambda text: None)["digits"]
+    assert found["FA"]["bytes"] == 10 * 2 * model
+    assert found["SCAFFOLD"]["bytes"] == 10 * (4 * model + 8)
 
 
 @pytest.mark.parametrize("wrong", [["speed"], ["shares", "--tasks", "moon"], ["shares", "--repeats", "0"]])

@@ -25,11 +25,11 @@ def add(commands: Any, words: Sequence[str]) -> None:
         "bench",
         help="measure speed on this machine, the regret of tuners, or all methods side by side",
         description="Measure speed on this machine, as ratios: shares (of the matrix-product peak, and against a bare "
-        "PyTorch loop), methods (the paper's run-time table), scaling (10 to 10,000 clients). `fedaccord bench tuner` "
-        "(regret of tuners) and `fedaccord bench field` (all methods) measure accuracy instead, and have options of "
-        "their own: see `fedaccord bench tuner --help`.",
+        "PyTorch loop), methods (the paper's run-time table), rounds (time and bytes of every method), scaling (10 to "
+        "10,000 clients). `fedaccord bench tuner` (regret of tuners) and `fedaccord bench field` (all methods) measure "
+        "accuracy instead, and have options of their own: see `fedaccord bench tuner --help`.",
     )
-    bench.add_argument("parts", nargs="*", metavar="PART", help="shares, methods, scaling (all)")
+    bench.add_argument("parts", nargs="*", metavar="PART", help="shares, methods, rounds, scaling (all)")
     bench.add_argument("--tasks", default="mnist", help="with commas: digits, mnist, cifar10, kws (mnist)")
     bench.add_argument("--repeats", type=int, default=7, help="the median of so many counts (7)")
     bench.add_argument("--workers", type=int, help="processes (as many as usable cores)")

@@ -2,20 +2,17 @@
 
 shares    useful FLOP/s of whole rounds as a share of this machine's matrix-product peak, and against a bare loop
 methods   the paper's run-time table: 30 mini-batches of one client with each method
+rounds    whole rounds of every method there is: time and bytes
 scaling   10 to 10,000 clients: time a client-round, memory, start-up
 """
 
 import copy
-import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +23,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedaccord import config
 from fedaccord.client.training import minibatches, train
+from fedaccord.core import algorithm
 from fedaccord.core.params import read_params
 from fedaccord.core.processes import usable_cores
+from fedaccord.core.protocols import Policy, PolicyState, Proposal
 from fedaccord.core.records import Hyper, Observation, Order, Params
 from fedaccord.core.seeds import generator
+from fedaccord.experiments import field
+from fedaccord.experiments.scaling import scaling
 from fedaccord.methods.registry import find
 from fedaccord.objectives import default_entropy_min
 from fedaccord.report.paper import METHODS
@@ -215,7 +216,7 @@ def shares(tasks: Sequence[str], repeats: int, workers: int | None, say: Callabl
 
 
 def methods(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """The paper's table: the time of 30 mini-batches of one client, as ratios to FA; with tuning, the server's too."""
+    """The paper's table: the time of 30 mini-batches of one client, as ratios to FA; with AH, tuning as printed too."""
     result: dict[str, Any] = {}
     for task in tasks:
         works = {method: one_client(prepared(task, method, engine="serial")) for method in METHODS}
@@ -223,6 +224,7 @@ def methods(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> d
         result[task] = {
             method: {
                 "seconds": median(found[method]),
+                "deviation": float(f"{statistics.pstdev(found[method]):.2g}"),
                 "to_FA": median([a / b for a, b in zip(found[method], found[PLAIN], strict=True)]),
             }
             for method in METHODS
@@ -231,12 +233,13 @@ def methods(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> d
 
 
 def one_client(setup: Setup, steps: int = 30) -> Callable[[], float]:
-    """30 mini-batches of client 0, and a tenth of what tuning costs the server for ten of them."""
+    """30 mini-batches of client 0, and all that tuning costs the server in a round: a draw, a loss, a step of psi."""
     experiment = setup.experiment
     site = experiment.engine.site  # type: ignore[attr-defined]
     model, params = copy.deepcopy(site.model), setup.params
     order = Order(1, (0,), params, replace(hyper_of(setup.settings, setup.method), steps=steps))
-    _, kept = train(site, model, order, 0, {})
+    first = replace(order, hyper=replace(order.hyper, steps=1))
+    _, kept = train(site, model, first, 0, {})
     tuned = tunes(setup.settings.method)
     nothing = Observation(1, 0.0, True, 1.0, {}, {}, None, 0.0, None, None, None, None, 0.0, None, 0, {})
 
@@ -246,80 +249,87 @@ def one_client(setup: Setup, steps: int = 30) -> Callable[[], float]:
         experiment.policy.learn(psi, nothing)
 
     def run() -> float:
+        train(site, model, first, 0, kept)  # so that nobody pays for the memory that the one before has touched
         spent = seconds(lambda: train(site, model, order, 0, kept))
-        return spent + (seconds(tune) / experiment.clients if tuned else 0.0)
+        return spent + (seconds(tune) if tuned else 0.0)
 
     return run
 
 
-def scaling(say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Each size in a process of its own, so that memory and start-up are its own."""
-    found = []
-    for clients, cohort in ((10, 10), (100, 10), (1000, 10), (10_000, 10), (10_000, 100)):
-        say(f"{clients:,} clients, {cohort} a round")
-        command = [
-            sys.executable,
-            "-c",
-            f"from fedaccord.experiments.bench import one_size; one_size({clients}, {cohort})",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        found.append(json.loads(done.stdout.splitlines()[-1]))
-    for entry in found:
-        entry["to_10_clients"] = round(entry["ms_a_client_round"] / found[0]["ms_a_client_round"], 2)
-    return found
+def rounds(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Every method: the time of whole rounds of ten clients on one core, tuning and all, and the bytes, both to FA's.
 
-
-def one_size(clients: int, cohort: int, rounds: int = 60) -> None:
-    """MNIST's network, 60 examples a client (made up: only the time is looked at); one JSON line."""
-    from fedaccord.api import federate
-
-    g = generator(0, "bench")
-    inputs, targets = torch.randn(60 * clients, 784, generator=g), torch.randint(0, 10, (60 * clients,), generator=g)
-    data = [(inputs[60 * n : 60 * n + 60], targets[60 * n : 60 * n + 60]) for n in range(clients)]
-    model = find_task("mnist").build_model(0)
-    sizes = [0]
-    threading.Thread(target=watch_memory, args=(sizes,), daemon=True).start()
-    begin = time.perf_counter()
-    history = federate(model, data, (inputs[:640], targets[:640]), rounds=rounds, fraction=cohort / clients, steps=10)
-    whole = time.perf_counter() - begin
-    rounds_took = [sum(log.seconds.values()) for log in history.rounds]
-    print(
-        json.dumps(
-            {
-                "clients": clients,
-                "cohort": cohort,
-                "engine": history.settings.engine,
-                "ms_a_client_round": round(1e3 * statistics.median(rounds_took[2:]) / cohort, 3),
-                "start_up_s": round(whole - sum(rounds_took) + rounds_took[0], 2),
-                "peak_gib": round(max(sizes) / 2**30, 2),
-                "data_gib": round(inputs.numel() * 4 / 2**30, 2),
+    All do the same steps, whatever a policy chooses: what is compared is what a round costs.
+    """
+    result: dict[str, Any] = {}
+    for task in tasks:
+        sent: dict[str, int] = {}
+        every = (*field.METHODS, *(name for name in METHODS if name not in field.METHODS))
+        works = {method: whole_round(prepared(task, method, workers=1), STEPS[task], sent) for method in every}
+        found = in_turn(works, repeats, lambda text, task=task: say(f"{task}: {text}"))  # type: ignore[misc]
+        result[task] = {
+            method: {
+                "seconds": median(found[method]),
+                "to_FA": median([a / b for a, b in zip(found[method], found[PLAIN], strict=True)]),
+                "bytes": sent[method],
+                "bytes_to_FA": round(sent[method] / sent[PLAIN], 4),
             }
-        )
+            for method in every
+        }
+    return result
+
+
+def whole_round(setup: Setup, steps: int, sent: dict[str, int]) -> Callable[[], float]:
+    """The next round of a run, which is not tested; its bytes go to `sent`. The first call, not counted, warms up."""
+    experiment = replace(
+        setup.experiment, policy=Pinned(setup.experiment.policy, steps), rounds=10**9, test_every=10**9
     )
+    experiment.engine.open(None)
+    state = algorithm.start(experiment, setup.params)
+
+    def run() -> float:
+        nonlocal state
+        state, log = algorithm.run_round(experiment, state)
+        sent[setup.settings.method] = log.bytes
+        return sum(log.seconds.values())
+
+    run()
+    return run
 
 
-def watch_memory(sizes: list[int]) -> None:
-    """What this process and its workers hold together, again and again; what they share is counted once."""
-    while True:
-        me = os.getpid()
-        children = Path(f"/proc/{me}/task/{me}/children").read_text().split()
-        sizes.append(sum(held_by(number) for number in (str(me), *children)))
-        time.sleep(0.5)  # reading it slows the watched a little
+@dataclass(frozen=True)
+class Pinned:
+    """A policy that decides and learns as it does, but whose decision on the steps is not carried out."""
 
+    own: Policy
+    steps: int
 
-def held_by(process: str) -> int:
-    try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    except (OSError, StopIteration):
-        return 0
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.own.names
+
+    def start(self) -> PolicyState:
+        return self.own.start()
+
+    def propose(
+        self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
+    ) -> tuple[Proposal, PolicyState]:
+        chosen, state = self.own.propose(state, round, cohort, generator)
+        each = {client: replace(hyper, steps=self.steps) for client, hyper in chosen.each.items()}
+        return Proposal(replace(chosen.hyper, steps=self.steps), each), state
+
+    def learn(self, state: PolicyState, seen: Observation) -> PolicyState:
+        return self.own.learn(state, seen)
+
+    def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
+        return self.own.describe(before, after)
 
 
 def median(values: Sequence[float], factor: float = 1.0) -> float:
     return float(f"{statistics.median(values) * factor:.4g}")
 
 
-PARTS = ("shares", "methods", "scaling")
+PARTS = ("shares", "methods", "rounds", "scaling")
 
 
 def run(
@@ -333,6 +343,8 @@ def run(
             found["shares"] = shares(tasks, repeats, workers, say)
         if "methods" in parts:
             found["methods"] = methods(tasks, repeats, say)
+        if "rounds" in parts:
+            found["rounds"] = rounds(tasks, repeats, say)
         if "scaling" in parts:
             found["scaling"] = scaling(say)
     finally:

@@ -35,7 +35,7 @@ def table(found: dict[str, Any]) -> str:
         f"medians of {found['repeats']}, load before {facts['load_before']:.1f}"
     ]
     parts: dict[str, Callable[[Any], list[str]]]
-    parts = {"shares": share_lines, "methods": overhead_lines, "scaling": scaling_lines}
+    parts = {"shares": share_lines, "methods": overhead_lines, "rounds": round_lines, "scaling": scaling_lines}
     for part, lines_of in parts.items():
         if part in found:
             lines += ["", *lines_of(found[part])]
@@ -58,13 +58,29 @@ def share_lines(shares: Mapping[str, Any]) -> list[str]:
 
 
 def overhead_lines(methods: Mapping[str, Any]) -> list[str]:
-    """The paper's run-time table as ratios to FA, the paper's own in brackets."""
+    """The paper's run-time table as ratios to FA, the paper's own in brackets, and its seconds."""
     rows = []
     for task, entry in methods.items():
         printed = SECONDS.get(task.split(",")[0])  # "mnist, 200 trials"
         beside = {name: f" ({printed[name][0] / printed['FA'][0]:.2f})" if printed else "" for name in METHODS}
         rows.append([task, *(f"{entry[name]['to_FA']:.2f}{beside[name]}" for name in METHODS)])
-    return markdown(["30 mini-batches, to FA (paper)", *METHODS], rows)
+        rows.append(
+            ["seconds", *(f"{entry[name]['seconds']:.3g} ± {entry[name]['deviation']:.1g}" for name in METHODS)]
+        )
+    return markdown(["30 mini-batches and a round's tuning, to FA (paper)", *METHODS], rows)
+
+
+def round_lines(tasks: Mapping[str, Any]) -> list[str]:
+    """Time and bytes of a round by method, a pair of columns for each task."""
+    heads = ["a whole round, to FA", *(f"{task}: {what}" for task in tasks for what in ("time", "bytes"))]
+    every = next(iter(tasks.values()))
+    return markdown(
+        heads,
+        [
+            [name, *(f"{each[name][what]:.2f}" for each in tasks.values() for what in ("to_FA", "bytes_to_FA"))]
+            for name in every
+        ],
+    )
 
 
 def scaling_lines(sizes: Sequence[Mapping[str, Any]]) -> list[str]:
