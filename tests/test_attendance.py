@@ -88,12 +88,12 @@ def test_without_show_the_warning_comes_all_the_same(capsys):
 
 
 @pytest.mark.parametrize("every", [1, 20])
-@pytest.mark.parametrize(("method", "ends"), [("FA", 3), ("FA+AH", 5)])
-def test_a_run_in_which_nobody_counts_ends_and_can_be_gone_on_with(tmp_path, every, method, ends):
-    """Three rounds without anybody end it; called again, it gives everybody another three. A tuner has brought the rate
-    down to the end of its grid, 0.001, in two rounds before."""
+@pytest.mark.parametrize(("chosen", "ends"), [({"method": "FA", "lr_decay": 0.9}, 3), ({"method": "FA+AH"}, 5)])
+def test_a_run_in_which_nobody_counts_ends_and_can_be_gone_on_with(tmp_path, every, chosen, ends):
+    """Three rounds without anybody end it; called again, it gives everybody another three. A schedule goes on falling,
+    which is no reason to wait; a tuner has brought the rate down to the end of its grid in two rounds before."""
     settings = {"rounds": 50, "engine": "serial", "folder": tmp_path / "run", "checkpoint_every": every}
-    settings["method"] = method
+    settings |= chosen
     everybody = sites(bad=range(4))
     with pytest.raises(RunError, match=rf"in the last 3 rounds \(up to round {ends}\): a value is not finite"):
         federate(net(), everybody, sites()[0], **settings)

@@ -78,6 +78,13 @@ def test_what_cannot_be_measured_is_told(wrong, capsys):
     assert "expected" in (told := capsys.readouterr().err) or "unknown" in told
 
 
+def test_a_folder_that_cannot_be_is_told_before_anything_is_measured(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(bench, "run", lambda *args: pytest.fail("measured"))
+    (file := tmp_path / "bench").touch()
+    assert cli.main(["bench", "rounds", "-o", str(file)]) != 0
+    assert f"{file}: not a folder" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_evolution_figure_from_a_compressed_log(tmp_path):
     run = ["run", "digits", "--method", "FA+AH", "--rounds", "3", "--runs", str(tmp_path), "--name", "a", "--json"]

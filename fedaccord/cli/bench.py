@@ -12,6 +12,7 @@ from fedaccord.cli.options import listed
 from fedaccord.cli.outcome import progress
 from fedaccord.cli.tuner import add_tuner
 from fedaccord.core.errors import SettingsError
+from fedaccord.core.files import make_folder
 
 ACCURACY = {"tuner": add_tuner, "field": add_field}
 
@@ -53,10 +54,11 @@ def bench_command(options: argparse.Namespace) -> int:
         )
     if options.repeats < 1:
         raise SettingsError(f"--repeats {options.repeats}: expected 1 or more")
+    if options.output:
+        make_folder(options.output)
     found = bench.run(options.parts or list(bench.PARTS), tasks, options.repeats, options.workers, progress)
     print(speed.table(found))
     if options.output:
-        options.output.mkdir(parents=True, exist_ok=True)
         (options.output / "bench.json").write_text(json.dumps(found, indent=1) + "\n")
         (options.output / "bench.md").write_text(speed.table(found))
         if "shares" in found:

@@ -12,7 +12,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from fedaccord.client.training import minibatches, train
 from fedaccord.core import algorithm
 from fedaccord.core.params import read_params
 from fedaccord.core.processes import usable_cores
-from fedaccord.core.protocols import Policy, PolicyState, Proposal
 from fedaccord.core.records import Hyper, Observation, Order, Params
 from fedaccord.core.seeds import generator
 from fedaccord.experiments import field
@@ -259,13 +258,14 @@ def one_client(setup: Setup, steps: int = 30) -> Callable[[], float]:
 def rounds(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Every method: the time of whole rounds of ten clients on one core, tuning and all, and the bytes, both to FA's.
 
-    All do the same steps, whatever a policy chooses: what is compared is what a round costs.
+    All do the same steps, so policies choose the rate alone: what is compared is what a round costs.
     """
     result: dict[str, Any] = {}
     for task in tasks:
         sent: dict[str, int] = {}
         every = (*field.METHODS, *(name for name in METHODS if name not in field.METHODS))
-        works = {method: whole_round(prepared(task, method, workers=1), STEPS[task], sent) for method in every}
+        same = {"workers": 1, "steps": STEPS[task], "steps_decay": 1.0, "grid": "lr = 0.001..1/25 log"}
+        works = {method: whole_round(prepared(task, method, **same), sent) for method in every}
         found = in_turn(works, repeats, lambda text, task=task: say(f"{task}: {text}"))  # type: ignore[misc]
         result[task] = {
             method: {
@@ -279,11 +279,9 @@ def rounds(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> di
     return result
 
 
-def whole_round(setup: Setup, steps: int, sent: dict[str, int]) -> Callable[[], float]:
+def whole_round(setup: Setup, sent: dict[str, int]) -> Callable[[], float]:
     """The next round of a run, which is not tested; its bytes go to `sent`. The first call, not counted, warms up."""
-    experiment = replace(
-        setup.experiment, policy=Pinned(setup.experiment.policy, steps), rounds=10**9, test_every=10**9
-    )
+    experiment = replace(setup.experiment, rounds=10**9, test_every=10**9)
     experiment.engine.open(None)
     state = algorithm.start(experiment, setup.params)
 
@@ -295,34 +293,6 @@ def whole_round(setup: Setup, steps: int, sent: dict[str, int]) -> Callable[[], 
 
     run()
     return run
-
-
-@dataclass(frozen=True)
-class Pinned:
-    """A policy that decides and learns as it does, but whose decision on the steps is not carried out."""
-
-    own: Policy
-    steps: int
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.own.names
-
-    def start(self) -> PolicyState:
-        return self.own.start()
-
-    def propose(
-        self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
-    ) -> tuple[Proposal, PolicyState]:
-        chosen, state = self.own.propose(state, round, cohort, generator)
-        each = {client: replace(hyper, steps=self.steps) for client, hyper in chosen.each.items()}
-        return Proposal(replace(chosen.hyper, steps=self.steps), each), state
-
-    def learn(self, state: PolicyState, seen: Observation) -> PolicyState:
-        return self.own.learn(state, seen)
-
-    def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
-        return self.own.describe(before, after)
 
 
 def median(values: Sequence[float], factor: float = 1.0) -> float:

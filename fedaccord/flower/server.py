@@ -33,7 +33,7 @@ for the way); and the fewest seconds that anybody is given."""
 STALLING = 8
 """So many clients may stall in sending their reply at the same time without the round being over late."""
 TRIES = 5
-"""A client whose process has died so often in a round is left out of it. It is tried again after 1, 2, 4, 8 seconds."""
+"""A client that has failed so often in a round is left out of it. It is tried again after 1, 2, 4, 8 seconds."""
 TELL = (5.0, 30.0)
 """Seconds before it is first said who is being waited for, and between two such lines."""
 
@@ -136,7 +136,8 @@ class FlowerEngine:
                     deaths[client] += 1
                     due[client] = min(due[client], time.monotonic() + 2.0 ** (deaths[client] - 1))
                     if deaths[client] >= TRIES and client in missing:
-                        done[client] = Refusal(client, f"its process died {TRIES} times")
+                        why = f"its process died, or its reply could not be read, {TRIES} times"
+                        done[client] = Refusal(client, why)
                 elif client in missing and client not in done:
                     answer = wire.read_update(client, order, wire.records_of(reply), self.metrics)
                     took, size = round(time.monotonic() - begin, 3), wire.weight(reply.content)

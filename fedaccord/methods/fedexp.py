@@ -23,7 +23,7 @@ class Extrapolated(ServerStep):
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
         # FedExP's code: M epsilon, less in every round with the square of the rate's decay. HERE: epsilon, as printed.
         # WHY: what the server may do must not depend on how many clients came.
-        short = 2 * (mean.norm**2 + self.epsilon)
+        short = 2 * (mean.norm * mean.norm + self.epsilon)
         eta = max(1.0, mean.square / short) if short else 1.0
         moved = {n: mean.step(n) for n, w in mean.params.items() if n not in mean.buffers and w.is_floating_point()}
         return {**mean.params, **{name: mean.received[name] + eta * each for name, each in moved.items()}}, state

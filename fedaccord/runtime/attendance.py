@@ -24,14 +24,14 @@ class Attendance:
 
     counted: set[int] = field(default_factory=set)  # clients whose update was used at least once
     absent: dict[int, Absence] = field(default_factory=dict)
-    empty_rounds: int = 0  # rounds in a row in which clients were refused and nobody counted, with no lower rate each
+    empty_rounds: int = 0  # in a row, in which clients were refused and nobody counted; anew where the rate falls
     rate: float = 0.0  # of the last round, where it is tuned
 
     def add(self, log: RoundLog) -> list[str]:
         """Take in a round; return a sentence for every change."""
         reasons = {entry["client"]: entry["why"] for entry in log.refused}
         rate = log.hyper.get("lr", 0.0)
-        if rate < self.rate:  # a tuner that brings it down may yet find one at which nobody blows up
+        if rate < self.rate / 2:  # a tuner that brings it down may yet find one at which nobody blows up
             self.empty_rounds = 0
         self.rate = rate
         return self.note(log.round, log.cohort, {int(client) for client in log.clients}, reasons)

@@ -29,7 +29,7 @@ from fedaccord.runtime.live import JsonView, View
 from fedaccord.runtime.trackers import Together, trackers
 
 NOBODY = 3
-"""Rounds in a row without a single usable update, nor a lower rate, after which a run ends with an error."""
+"""Rounds in a row without a single usable update, nor half the rate, after which a run ends with an error."""
 
 
 @dataclass(frozen=True)

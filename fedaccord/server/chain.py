@@ -129,17 +129,16 @@ class ServerChain:
         sent: dict[str, Params] = {}
         accepted: list[Accepted] = []
         refused: list[Refusal] = []
-        seen: float = 0
+        seen = 0.0
         judged = self.judged(round, received, updates, cohort, refused)
         for taken in self.together(received, judged) if self.holding else judged:
-            update = taken.update
-            size = update.examples if update.done == 1.0 else update.examples * update.done
-            seen += size
-            by_size, alike = size / seen, 1 / (len(accepted) + 1)
+            update, counted = taken.update, taken.without_tensors()
+            accepted.append(counted)
+            seen += counted.weight
+            by_size, alike = counted.weight / seen, 1 / len(accepted)
             absorb(mean, update.params, alike if self.equal else by_size)
             for name, (slot, _) in self.up.items():
                 absorb(sent.setdefault(name, {}), update.sent[name], by_size if slot.weighted else alike)
-            accepted.append(taken.without_tensors())
         if not accepted:
             return Aggregate(before, accepted, refused, scaled=lambda factor: before)
         params, count = {name: mean[name] for name in received}, len(accepted)
@@ -148,15 +147,15 @@ class ServerChain:
         step_norm = distance(received, params, self.weights)
         whole = 1.0 if total_examples is None else seen / total_examples
         scale(params, received, whole, self.buffers)
-        many = Mean(received, params, sent, len(accepted), self.clients, self.buffers, hyper, step_norm,
-                    self.square(accepted), whole)  # fmt: skip
+        averaged = Mean(received, params, sent, count, self.clients, self.buffers, hyper, step_norm,
+                        self.square(accepted), whole)  # fmt: skip
 
         def scaled(factor: float) -> Snapshot:
             copies = {name: value.clone() for name, value in params.items()}
             scale(copies, received, factor, self.buffers)
-            return self.stepped(round, before, replace(many, params=copies, share=whole * factor), accepted)
+            return self.stepped(round, before, replace(averaged, params=copies, share=whole * factor), accepted)
 
-        model = self.stepped(round, before, many, accepted)
+        model = self.stepped(round, before, averaged, accepted)
         reported = {name: float(sent[name]["value"]) for name, (slot, _) in self.up.items() if slot.like == SCALAR}
         for _, step in self.steps:
             reported |= step.spent(self.asked, round)
@@ -217,7 +216,7 @@ class ServerChain:
     def square(self, accepted: Sequence[Accepted]) -> float:
         """The mean of the squared norms of what entered the mean, each as much as it counts there."""
         weights = [1.0 if self.equal else each.weight for each in accepted]
-        squares = (weight * each.entered**2 for weight, each in zip(weights, accepted, strict=True))
+        squares = (weight * each.entered * each.entered for weight, each in zip(weights, accepted, strict=True))
         return math.fsum(squares) / math.fsum(weights)
 
     def stepped(self, round: int, before: Snapshot, mean: Mean, accepted: list[Accepted]) -> Snapshot:

@@ -203,6 +203,15 @@ def test_a_damaged_file_is_an_error_that_names_it(name, content, complaint, tmp_
         sources.load(Source("tiny", SHA256))
 
 
+def test_what_cannot_be_read_is_an_error_that_names_it(tmp_path, monkeypatch):
+    """The first page of a process's memory is a file that nobody can read, root neither."""
+    monkeypatch.setenv("FEDACCORD_DATA", str(tmp_path))
+    put(tmp_path / "tiny", {"images": FILES["images"]})
+    (tmp_path / "tiny" / "labels").symlink_to("/proc/self/mem")
+    with pytest.raises(DataError, match=r"labels: cannot be read: Input/output error"):
+        sources.load(Source("tiny", SHA256))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_is_an_error_that_names_it(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDACCORD_DATA", str(tmp_path))
