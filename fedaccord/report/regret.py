@@ -225,7 +225,9 @@ def draw(results: Sequence[Result], path: Path) -> None:
     names = list(dict.fromkeys(each.candidate for each in results))
     colours = colours_of({"": names})
     least, most = (extreme(each.regret for each in results) for extreme in (min, max))
-    ticks = [tick for tick in TICKS if min(least, -1) <= tick <= max(most, 1)]
+    left = max((tick for tick in TICKS if tick <= least), default=TICKS[0])
+    right = min((tick for tick in TICKS if tick >= most), default=TICKS[-1])
+    ticks = [tick for tick in TICKS if min(left, -1) <= tick <= max(right, 1)]
     figure = new_figure(1.8 + 4.2 * len(parts), 1.4 + 0.34 * len(problems))
     grid = figure.subplots(1, len(parts), squeeze=False, sharey=True, sharex=True)[0]
     for axes, part in zip(grid, parts, strict=True):
@@ -243,7 +245,7 @@ def draw(results: Sequence[Result], path: Path) -> None:
         axes.minorticks_off()
         axes.set_yticks(range(len(problems)), problems)
         axes.set_ylim(len(problems) - 0.5, -0.5)
-        tidy(axes, legend=False, title=f"{part} at the clients", xlabel="regret, points of test accuracy")
+        tidy(axes, legend=False, title=f"{part} at the clients", xlabel="regret, points of test accuracy (left of 0: better than the search)")
     handles, labels = grid[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)), frameon=False, fontsize=8)
     save(figure, path)
