@@ -78,6 +78,7 @@ ELSEWHERE = {
     "report/paper.py",
     "report/speed.py",
     "experiments/paper.py",
+    "experiments/long.py",
     "experiments/lab.py",
     "experiments/field.py",
     "experiments/niid_bench.py",

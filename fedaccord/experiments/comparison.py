@@ -6,8 +6,9 @@ each run. Nothing is selected here: a table shows the last test, and what a run 
 """
 
 import math
+import operator
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -76,8 +77,15 @@ def share_of(column: str, runs: Runs, equal: str, budget: float | None, most: fl
     return budget / spent if spent else math.inf
 
 
-def compare(study: Study, folder: Path, equal: str = ROUNDS, budget: float | None = None) -> tuple[tables.Table, Grid]:
-    """The table of last values, and one that shows beside them what each method spent; from the finished runs."""
+def compare(
+    study: Study, folder: Path, equal: str = ROUNDS, budget: float | None = None, as_published: bool = False
+) -> tuple[tables.Table, Grid]:
+    """The table of last values, and one that shows beside them what each method spent; from the finished runs.
+
+    `as_published`: the table has the means of the last five tests, with the paper's figures below, and marks what is
+    better than FA beyond chance; differences are those of these means too.
+    """
+    figure = operator.attrgetter("last" if as_published else "value")
     groups = studies.complete(study, folder)
     tests = {cell.name: read_tests(folder / cell.name) for cells in groups.values() for cell in cells}
     lines = []
@@ -94,15 +102,29 @@ def compare(study: Study, folder: Path, equal: str = ROUNDS, budget: float | Non
 
     def value(row: int, column: str, seed: int) -> float | None:
         found = lines[row].readings.get(column, {}).get(seed)
-        return None if found is None else found.value
+        return None if found is None else float(figure(found))
 
-    table = studies.table_of(study, folder, value=value)
-    spent_by = grid_of(table, lines, equal)
+    table = studies.table_of(study, folder, with_paper=as_published, value=value)
+    if as_published:
+        rows = [replace(row, better=better(line, table.metric)) for row, line in zip(table.rows, lines, strict=True)]
+        table = replace(table, rows=rows)
+    spent_by = grid_of(table, lines, equal, figure)
     cut = any(line.budgets for line in lines)
     return (replace(table, heading=f"{table.heading}, read at equal {equal}") if cut else table), spent_by
 
 
-def grid_of(table: tables.Table, lines: Sequence[Line], equal: str) -> Grid:
+def better(line: Line, metric: MetricNote) -> frozenset[str]:
+    """The columns that are better than FA with the same seeds by more than chance."""
+    plain, found = line.readings.get(PLAIN, {}), set()
+    for column, seeds in line.readings.items():
+        sign = 1 if metric.higher else -1
+        bounds = interval([sign * (each.last - plain[seed].last) for seed, each in seeds.items() if seed in plain])
+        if bounds is not None and bounds[0] > 0:
+            found.add(column)
+    return frozenset(found)
+
+
+def grid_of(table: tables.Table, lines: Sequence[Line], equal: str, figure: Callable[[Reading], float]) -> Grid:
     """A line for each row and method: values, the difference to FA, what was spent, and the clients' own test data."""
     metric = table.metric
     readings = [found for line in lines for seeds in line.readings.values() for found in seeds.values()]
@@ -118,7 +140,7 @@ def grid_of(table: tables.Table, lines: Sequence[Line], equal: str) -> Grid:
             cells = [
                 tables.written(tables.figure_of([each.value for each in found]), "±", metric),
                 tables.written(tables.figure_of([each.last for each in found]), "±", metric),
-                against(seeds, {} if column == PLAIN else line.readings.get(PLAIN, {}), metric),
+                against(seeds, {} if column == PLAIN else line.readings.get(PLAIN, {}), metric, figure),
                 *spent(column, found),
             ]
             body.append([studies.label(line.row), column, *cells, *([own_data(found, metric)] if own else [])])
@@ -126,9 +148,11 @@ def grid_of(table: tables.Table, lines: Sequence[Line], equal: str) -> Grid:
     return Grid(f"{table.heading}; held equal: {COSTS[equal]}", head, body, notes)
 
 
-def against(seeds: Mapping[int, Reading], plain: Mapping[int, Reading], metric: MetricNote) -> str:
+def against(
+    seeds: Mapping[int, Reading], plain: Mapping[int, Reading], metric: MetricNote, figure: Callable[[Reading], float]
+) -> str:
     """The mean difference to FA with the same seed, and its confidence interval over the seeds."""
-    apart = [found.value - plain[seed].value for seed, found in seeds.items() if seed in plain]
+    apart = [figure(found) - figure(plain[seed]) for seed, found in seeds.items() if seed in plain]
     if not apart:
         return "–"
     shown = "+.1f" if metric.percent else "+.3g"

@@ -70,7 +70,7 @@ class Problem:
     task: str
     settings: Mapping[str, Any]
     first: tuple[Schedule, ...]
-    oracle: str = ""  # the problem whose oracle it shares, where the server has no set to choose one by
+    oracle: "Problem | None" = None  # the problem whose oracle it shares, if it has no search of its own
     classes: int = 10
 
     @property
@@ -117,7 +117,7 @@ def without_server(given: Problem) -> Problem:
         given,
         name=f"{given.name}-clients",
         settings={**given.settings, "evaluate": "clients"},
-        oracle=given.name,
+        oracle=given,
     )
 
 
@@ -224,7 +224,7 @@ class Lab:
 
         That of FA begins with the problem's first schedules; others, whose runs are dearer, at what was best with FA.
         """
-        searched = PROBLEMS[problem.oracle] if problem.oracle else problem
+        searched = problem.oracle or problem
         first: Sequence[Schedule] = searched.first
         if part != PLAIN:
             plain = self.search(searched, PLAIN)[1].chosen

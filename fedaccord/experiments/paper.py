@@ -1,7 +1,7 @@
 """The paper's tables and figures, as studies. Two budgets:
 
-cpu     the same networks and data with fewer rounds, so that a cell takes minutes to an hour on two cores
-paper   what we believe the paper ran (it does not say): long enough for the accuracy to level out; for a GPU
+cpu     few rounds, with the tuner as it was before: a cell takes minutes to an hour on two cores
+paper   as long as we believe the paper trained (it does not say), with the default tuner: see experiments/long.py
 """
 
 import json
@@ -13,11 +13,12 @@ from typing import Any
 from fedaccord import config
 from fedaccord.core.errors import RunError
 from fedaccord.core.files import make_folder, write_durably
-from fedaccord.experiments import runner as compare
+from fedaccord.experiments import comparison, long, runner
 from fedaccord.experiments import study as studies
 from fedaccord.experiments.study import Row, Study
 from fedaccord.methods.registry import find
-from fedaccord.report import curves, evolution, paper, speed, tables
+from fedaccord.report import curves, evolution, grid, paper, speed, tables
+from fedaccord.report import spent as costs
 
 ROWS = (("iid", 1.0), ("non-iid", 1.0), ("iid", 0.5), ("non-iid", 0.5))
 NO_WD = ("FA", "FA+RM+AH", "FA+RM", "FA+AH")
@@ -61,9 +62,8 @@ def on_two_cores(settings: Mapping[str, Mapping[str, Any]], tuned: Tuned = NOTHI
     )
 
 
-def whole(settings: Mapping[str, Mapping[str, Any]], tuned: Tuned = NOTHING, **changes: Any) -> tuple[Row, ...]:
-    own = {"iid": NOTHING, "non-iid": tuned}
-    return tuple(Row(split, C, paper.METHODS, 3, {**settings[split], **changes}, own[split]) for split, C in ROWS)
+def whole(settings: Mapping[str, Mapping[str, Any]]) -> tuple[Row, ...]:
+    return tuple(Row(split, C, paper.METHODS, 3, settings[split]) for split, C in ROWS)
 
 
 def schedules(
@@ -105,19 +105,6 @@ TABLES = {
         on_two_cores(KWS, SLOWER),
         "Keywords, cpu budget, half width, matching on 16 examples of a batch: test accuracy in %, SEEDS, 45 rounds "
         f"(C=0.5: 60, iid: 60), fixed schedules 20 steps; {FAR}",
-    ),
-}
-PAPER = {
-    "mnist": TABLES["mnist"],
-    "cifar10": Study(
-        "cifar10",
-        whole(CIFAR10, rounds=1000, lr_decay=0.997),
-        "CIFAR-10: test accuracy in %, SEEDS, 1,000 rounds, fixed schedules 20 steps",
-    ),
-    "kws": Study(
-        "kws",
-        whole(KWS, SLOWER, rounds=1000, lr_decay=0.997, width=0, rm_batch=0),
-        "Keywords: test accuracy in %, SEEDS, 1,000 rounds, fixed schedules 20 steps",
     ),
 }
 RATES = [(20, 0.05, 0.99), (20, 0.1, 0.99), (20, 0.2, 0.99)]
@@ -173,17 +160,32 @@ Say = Callable[[str], None]
 
 
 class Reproduction:
-    """`folder` holds a folder of runs for each study; tables/ and figures/ are made from them."""
+    """`folder` holds a folder of runs for each study; tables/ and figures/ are made from them.
 
-    def __init__(self, folder: Path, budget: str, run: bool, lanes: int | None, device: str, say: Say):
-        self.folder, self.budget, self.may_run, self.say = folder, budget, run, say
+    `wanted`: which runs of the long tables may be begun; a table has all that are there.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        budget: str,
+        run: bool,
+        lanes: int | None,
+        device: str,
+        say: Say,
+        wanted: long.Wanted = long.ALL,
+    ):
+        self.folder, self.may_run, self.say, self.wanted = folder, run, say, wanted
         self.lanes = lanes or (None if device == "cpu" else 1)  # a GPU is shared badly
         self.device = device
-        self.studies = EVERY if budget == "cpu" else {**SEARCHES, **STEPS, **PAPER}
+        self.long = long.LINES.keys() if budget == "paper" else ()
+        self.lab = long.lab_in(folder / "tuner")
 
     def home(self, name: str) -> Path:
-        same = self.studies[name] is EVERY[name]
-        return self.folder / (name if same else f"paper-{name}")
+        return self.folder / (f"paper-{name}" if name in self.long else name)
+
+    def study(self, name: str) -> Study:
+        return long.study_of(name, self.lab) if name in self.long else EVERY[name]
 
     def part(self, name: str) -> None:
         if name in TABLES:
@@ -205,14 +207,33 @@ class Reproduction:
         """Run what is missing, if that is wanted."""
         if self.may_run:
             placed = [replace(cell, settings=replace(cell.settings, device=self.device)) for cell in cells]
-            failures = compare.run_missing(placed, self.home(name), self.lanes)
-            if failures:
-                raise RunError(compare.summary(failures))
+            check(runner.run_missing(placed, self.home(name), self.lanes))
 
     def table(self, name: str) -> None:
-        study = self.studies[name]
-        self.complete(name, list(studies.cells(study)))
-        self.publish(name, studies.table_of(study, self.home(name), with_paper=name in TABLES))
+        if name in self.long:
+            self.long_table(name)
+            return
+        self.complete(name, list(studies.cells(EVERY[name])))
+        self.publish(name, studies.table_of(EVERY[name], self.home(name), with_paper=name in TABLES))
+
+    def long_table(self, name: str) -> None:
+        """Search the schedules first, which are the lab's; then the table, and what each method spent."""
+        if self.may_run:
+            self.search(name)
+        study = self.study(name)
+        self.complete(name, self.wanted.of(study))
+        table, _ = comparison.compare(study, self.home(name), as_published=True)
+        self.publish(name, table)
+        for equal in (costs.ROUNDS, costs.STEPS):
+            _, spent = comparison.compare(study, self.home(name), equal, as_published=True)
+            studies.write_tables(spent, self.folder / "tables" / f"{self.home(name).name}-{equal}", grid.FORMS)
+
+    def search(self, name: str) -> None:
+        """Find the schedules that the wanted runs of a long table need."""
+        problems = [line.problem for line in self.wanted.lines(name)]
+        work = long.searching(problems, self.lab.folder, self.wanted.parts())
+        check(work.run(self.lanes, self.say))
+        work.record()
 
     def publish(self, name: str, table: tables.Table) -> None:
         files = studies.write_tables(table, self.folder / "tables" / self.home(name).name)
@@ -227,7 +248,7 @@ class Reproduction:
 
     def there(self, name: str) -> list[studies.Cell]:
         """The finished runs of a study."""
-        return [cell for cell in studies.cells(self.studies[name]) if studies.finished(cell, self.home(name))]
+        return [cell for cell in studies.cells(self.study(name)) if studies.finished(cell, self.home(name))]
 
     def curves(self, name: str) -> None:
         """Accuracy and loss, a panel a row, a curve a method, a band over the seeds."""
@@ -244,7 +265,7 @@ class Reproduction:
             accuracy = tables.last_value(self.home(name) / cell.name)
             found.setdefault(cell.method, {}).setdefault(cell.settings.steps, []).append(accuracy)
         if found:
-            title = self.studies[name].heading.split(":")[0]
+            title = EVERY[name].heading.split(":")[0]
             curves.draw_sweep(title, "local steps a round", found, self.picture(name))
 
     def evolution(self) -> None:
@@ -255,11 +276,11 @@ class Reproduction:
 
         columns: dict[str, dict[str, list[Path]]] = {}
         for name, title in TASKS.items():
-            self.complete(name, [cell for cell in studies.cells(self.studies[name]) if shown(cell)])
+            self.complete(name, [cell for cell in studies.cells(self.study(name)) if shown(cell)])
             for cell in filter(shown, self.there(name)):
                 columns.setdefault(title, {}).setdefault(cell.row.split, []).append(self.home(name) / cell.name)
         if columns:
-            evolution.draw(columns, self.picture("evolution" if self.budget == "cpu" else "paper-evolution"))
+            evolution.draw(columns, self.picture("paper-evolution" if self.long else "evolution"))
 
     def overhead(self) -> None:
         """The run-time table, as ratios to FA."""
@@ -283,6 +304,11 @@ class Reproduction:
         make_folder(file.parent)
         write_durably(file, text.encode())
         self.say(f"{text}\nwritten: {file}\n")
+
+
+def check(failures: Sequence[str]) -> None:
+    if failures:
+        raise RunError(runner.summary(failures))
 
 
 TRIALS = {"mnist": 200, "cifar10": 10, "kws": 5}

@@ -52,6 +52,12 @@ def beside(found: Schedule) -> tuple[Schedule, ...]:
     )
 
 
+def stretched(found: Schedule, times: float) -> Schedule:
+    """The same fall of rate and iterations over so many times as many rounds."""
+    lr_decay, steps_decay = (round(decay ** (1 / times), 6) for decay in (found.lr_decay, found.steps_decay))
+    return replace(found, lr_decay=lr_decay, steps_decay=steps_decay)
+
+
 def rounded(rate: float) -> float:
     return float(f"{rate:.2g}")
 

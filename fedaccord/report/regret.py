@@ -245,7 +245,12 @@ def draw(results: Sequence[Result], path: Path) -> None:
         axes.minorticks_off()
         axes.set_yticks(range(len(problems)), problems)
         axes.set_ylim(len(problems) - 0.5, -0.5)
-        tidy(axes, legend=False, title=f"{part} at the clients", xlabel="regret, points of test accuracy (left of 0: better than the search)")
+        tidy(
+            axes,
+            legend=False,
+            title=f"{part} at the clients",
+            xlabel="regret, points of test accuracy (left of 0: better than the search)",
+        )
     handles, labels = grid[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)), frameon=False, fontsize=8)
     save(figure, path)

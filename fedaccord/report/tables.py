@@ -24,6 +24,7 @@ class Row:
     found: Mapping[str, tuple[float, ...]]  # column -> the last values of its runs, by seed
     paper: Mapping[str, Figure] | None = None
     difference: bool = False  # whether a line below says by how much ours is above the paper's
+    better: frozenset[str] | None = None  # columns that are marked in our line; None: the best one
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,10 @@ def lines_of(table: Table, sign: str, strong: str) -> list[list[str]]:
             cells = []
             for name in table.columns:
                 text = written(figures[name], sign, metric, who == "paper") if name in figures else "–"
-                marked = table.marked and name in rivals and rounded[name] == best and len(rivals) > 1
-                cells.append(strong.format(text) if marked else text)
+                marked = name in rivals and rounded[name] == best and len(rivals) > 1
+                if who == "ours" and row.better is not None:
+                    marked = name in row.better
+                cells.append(strong.format(text) if table.marked and marked else text)
             label = row.label if number == 0 else ""
             lines.append([label, *([who] if beside else []), *cells])
         if row.difference and row.paper is not None:

@@ -1,0 +1,143 @@
+"""The paper's tables at real length: what is run, and with which fixed schedules.
+
+A row's schedules come from a search at a quarter of its length: the lab's, with the lab's seed and by the loss on the
+server's set. FA+WD has FA's; FA+RM's search begins at FA's best. The tuner's runs need none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedaccord.core.errors import SettingsError
+from fedaccord.experiments.lab import HALF, IID, ONE, PROBLEMS, Lab, Problem, problem
+from fedaccord.experiments.search import stretched
+from fedaccord.experiments.study import Cell, Row, Study, cells
+from fedaccord.report import paper
+
+LONGER = 4
+"""A row is so many times as long as the problem on which its schedules are searched."""
+SEEDS = 3
+FIXED = {"FA": "FA", "FA+WD": "FA", "FA+RM": "FA+RM"}
+"""Methods with a fixed schedule -> the client part for which it is searched."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table: a problem of the lab, but longer, and tested so often."""
+
+    problem: Problem
+    test_every: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.split}-C{self.fraction:g}"
+
+    @property
+    def split(self) -> str:
+        return str(self.problem.settings["split"])
+
+    @property
+    def fraction(self) -> float:
+        return float(self.problem.settings.get("fraction", 1.0))
+
+    @property
+    def rounds(self) -> int:
+        return int(LONGER * self.problem.settings["rounds"])
+
+    def row(self, lab: Lab) -> Row:
+        """With all methods whose schedules are known by now."""
+        found = {part: lab.search(self.problem, part) for part in set(FIXED.values())}
+        tuned: dict[str, dict[str, Any]] = {}
+        for method, part in FIXED.items():
+            searched, search = found[part]
+            if search.chosen is not None:
+                tuned[method] = asdict(stretched(search.chosen, self.rounds / searched.settings["rounds"]))
+        methods = tuple(name for name in paper.METHODS if name not in FIXED or name in tuned)
+        often = {"rounds": self.rounds, "test_every": self.test_every, "checkpoint_every": self.test_every}
+        own = {name: value for name, value in self.problem.settings.items() if name not in ("split", "fraction")}
+        return Row(self.split, self.fraction, methods, SEEDS, {**own, **often}, tuned)
+
+
+def sharing(problem: Problem) -> Problem:
+    """Half of the clients in a round, for twice as many rounds: alike clients want the same schedule."""
+    settings = {**problem.settings, **HALF, "rounds": 2 * problem.settings["rounds"]}
+    return replace(problem, name=problem.name.replace("C1", "C0.5"), settings=settings, oracle=problem)
+
+
+HALF_WIDTH = {"width": 32}
+CIFAR10 = problem("cifar10-iid-C1", "cifar10", 20, 0.05, 36, **IID)
+KWS = problem("kws32-iid-C1", "kws", 15, 0.2, 36, **IID, **HALF_WIDTH)
+LINES = {
+    "mnist": tuple(Line(PROBLEMS[f"mnist-{name}"], 20) for name in ("iid-C1", "one-C1", "iid-C0.5", "one-C0.5")),
+    "cifar10": (
+        Line(CIFAR10, 2),
+        Line(problem("cifar10-one-C1", "cifar10", 200, 0.05, 3, **ONE), 20),
+        Line(sharing(CIFAR10), 4),
+        Line(problem("cifar10-one-C0.5", "cifar10", 400, 0.05, 3, **ONE, **HALF), 40),
+    ),
+    "kws": (
+        Line(KWS, 3),
+        Line(problem("kws32-one-C1", "kws", 200, 0.1, 2, **ONE, **HALF_WIDTH), 5),
+        Line(sharing(KWS), 6),
+        Line(problem("kws32-one-C0.5", "kws", 400, 0.1, 2, **ONE, **HALF, **HALF_WIDTH), 10),
+    ),
+}
+"""In the order of the paper's tables."""
+
+HEADINGS = {
+    "mnist": "MNIST, 800 rounds",
+    "cifar10": "CIFAR-10, 800 rounds of one-class clients (C=0.5: 1,600), 80 of alike ones (C=0.5: 160)",
+    "kws": "Keywords, half width (32 feature maps, and half of the dense layer), 800 rounds of one-class clients "
+    "(C=0.5: 1,600), 60 of alike ones (C=0.5: 120)",
+}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which runs of a table are to be made; what is left empty is all."""
+
+    rows: Sequence[str] = ()
+    methods: Sequence[str] = ()
+    seeds: int = SEEDS
+
+    def lines(self, task: str) -> list[Line]:
+        names = [line.name for line in LINES[task]]
+        for what, given, known in (("rows", self.rows, names), ("methods", self.methods, paper.METHODS)):
+            if unknown := [name for name in given if name not in known]:
+                raise SettingsError(f"reproduce {task}: --{what} {unknown[0]}: there are {', '.join(known)}")
+        return [line for line in LINES[task] if not self.rows or line.name in self.rows]
+
+    def parts(self) -> list[str]:
+        """The client parts whose schedules must be known."""
+        return list(dict.fromkeys(part for method, part in FIXED.items() if method in (self.methods or FIXED)))
+
+    def of(self, study: Study) -> list[Cell]:
+        """One seed of all, then the next; methods in the order in which they were named."""
+        rows = {(line.split, line.fraction) for line in self.lines(study.task)}
+        order = list(self.methods or paper.METHODS)
+        found = [
+            cell
+            for cell in cells(study)
+            if (cell.row.split, cell.row.fraction) in rows and cell.method in order and cell.seed < self.seeds
+        ]
+        return sorted(found, key=lambda cell: (cell.seed, order.index(cell.method)))
+
+
+ALL = Wanted()
+
+
+def lab_in(folder: Path) -> Lab:
+    """The lab in which the schedules of all rows are searched."""
+    return searching([line.problem for lines in LINES.values() for line in lines], folder, list(FIXED.values()))
+
+
+def searching(problems: Sequence[Problem], folder: Path, parts: Sequence[str]) -> Lab:
+    return Lab(folder, problems, parts, {}, (), search_only=True)
+
+
+def study_of(task: str, lab: Lab) -> Study:
+    """The table with all methods whose schedules are known by now."""
+    heading = f"{HEADINGS[task]}: test accuracy in %, mean of the last five tests, SEEDS; in bold: better than FA with "
+    heading += "the same seeds beyond chance (95 %)"
+    return Study(task, tuple(line.row(lab) for line in LINES[task]), heading)
