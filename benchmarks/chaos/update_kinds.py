@@ -24,6 +24,7 @@ class Reply:
     examples: Any = SIZE
     client: Any = VICTIM
     round: Any = ROUND
+    loss: float = 0.5
     way: str = ""  # how it comes: "", second, stranger, late
 
     def put(self, name: str, value: Tensor) -> "Reply":
@@ -147,6 +148,11 @@ for title, values in {
     "count of another type": [True, "50", b"50", [50], None],
 }.items():
     KINDS[title] = lambda good, draw, values=values: replace(good, examples=values[draw.integers(len(values))])
+
+
+@kind("absurd loss")
+def _(good: Reply, draw: Draw) -> Reply:
+    return replace(good, loss=far(draw, 16, 308))
 
 
 @kind("slot that nobody declared")

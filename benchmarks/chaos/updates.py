@@ -1,8 +1,8 @@
 """Hostile updates of many kinds, by seed, against the server's two ends.
 
-Each is sent among honest updates to ServerChain and, as a message, to FlowerEngine in front of it, with FA, SCAFFOLD
-and FA+RM+AH in turn. An update passes if nothing escapes, the model stays finite, and all that comes of the round is to
-the bit what comes of it without the hostile reply.
+Each is sent among honest updates to ServerChain and, as a message, to FlowerEngine in front of it, with FA, SCAFFOLD,
+FA+RM+AH, FedNova and FATHOM in turn. An update passes if nothing escapes, the model stays finite, and all that comes of
+the round is to the bit what comes of it without the hostile reply.
 """
 
 import logging
@@ -29,7 +29,7 @@ from fedaccord.server.chain import ServerChain
 from fedaccord.server.sizes import Sizes
 from fedaccord.server.steps import with_server_steps
 
-METHODS = ("FA", "SCAFFOLD", "FA+RM+AH")
+METHODS = ("FA", "SCAFFOLD", "FA+RM+AH", "FedNova", "FATHOM")
 HYPER = Hyper(0.1, 5, own={"server_lr": 1.0})
 
 
@@ -81,7 +81,7 @@ class Scene:
 
 
 def as_update(reply: Reply) -> ClientUpdate:
-    return ClientUpdate(reply.client, reply.params, reply.examples, 0.5, reply.slots, round=reply.round)
+    return ClientUpdate(reply.client, reply.params, reply.examples, reply.loss, reply.slots, round=reply.round)
 
 
 def at_the_chain(scene: Scene, bad: Reply) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ class Post:
 
 
 def as_record(reply: Reply) -> dict[str, Any]:
-    own = {"client": reply.client, "round": reply.round, "examples": reply.examples, "loss": 0.5}
+    own = {"client": reply.client, "round": reply.round, "examples": reply.examples, "loss": reply.loss}
     slots = {"sent": encode(flatten(reply.slots))} if reply.slots else {}
     return {name: value for name, value in own.items() if value is not None} | {"params": encode(reply.params)} | slots
 

@@ -27,6 +27,7 @@ from fedaccord.core.records import (
     Snapshot,
     Stretch,
     finite,
+    printable,
 )
 from fedaccord.core.seeds import generator
 from fedaccord.core.stopwatch import Stopwatch
@@ -79,6 +80,7 @@ class Server(Protocol):
         hyper: Hyper,
         total: int | None,
         cohort: Sequence[int],
+        each: Mapping[int, Hyper],
     ) -> Aggregated: ...
 
 
@@ -172,7 +174,7 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
                   ex.clients_test and tests_in(ex, t))  # fmt: skip
     updates = clock.each("train", ex.engine.train(order))  #                                          6-13
     with clock("aggregate"):
-        mean = ex.server.aggregate(t, state.model, updates, h.hyper, ex.total_examples, cohort)  #      14
+        mean = ex.server.aggregate(t, state.model, updates, h.hyper, ex.total_examples, cohort, h.each)  # 14
     with clock("evaluate"):
         measure = measuring(ex, mean.accepted)
         verdict = ex.guard(state, mean, measure)  #                                                  15, 16
@@ -186,7 +188,7 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
         round=t,
         hyper={name: h.hyper[name] for name in ex.policy.names},
         cohort=list(cohort),
-        refused=[{"client": refusal.client, "why": refusal.why} for refusal in mean.refused],
+        refused=[{"client": refusal.client, "why": printable(refusal.why)} for refusal in mean.refused],
         loss=verdict.loss,
         metrics=metrics,
         reward=verdict.reward,

@@ -1,6 +1,7 @@
 """What a policy is told of a round: how far the clients went, whether they agree, what it cost."""
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -63,9 +64,15 @@ def weighted_mean(accepted: Sequence[Accepted], of: Callable[[Accepted], float])
 
 
 def relative_norm(mean: "Aggregated") -> float | None:
-    """How far the clients went, on average, as a share of the model's norm; None: that says nothing."""
-    average = weighted_mean(mean.accepted, lambda each: each.update_norm)
-    return average / mean.model_norm if average and mean.model_norm else None
+    """How far the clients went, on average, as a share of the model's norm; None: that says nothing.
+
+    Whoever's step was cut counts as far as it entered the mean; what all of their steps were scaled by does not count.
+    """
+    average = weighted_mean(mean.accepted, lambda each: each.entered)
+    if not average or not mean.model_norm:
+        return None
+    scale = statistics.median(each.update_norm / (each.entered or 1.0) for each in mean.accepted)
+    return average * scale / mean.model_norm
 
 
 def mean_cosine(alignment: float | None, weighted: Sequence[float]) -> float | None:

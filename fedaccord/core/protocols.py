@@ -47,6 +47,7 @@ class Slot:
     name: str
     like: str = WEIGHTS
     weighted: bool = True  # sent up: averaged by the clients' numbers of examples, or each counts the same
+    most: Callable[[Hyper], float] | None = None  # sent up: the largest norm that an honest client's can have
 
     def template(self, model: nn.Module, travel: Travel | None = None) -> Params:
         """Zeros of the right names, shapes and types; of the model, only what travels."""

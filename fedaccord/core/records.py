@@ -243,6 +243,11 @@ def finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
+def printable(text: str) -> str:
+    """Without control characters: what a stranger wrote must not forge a line, or move a terminal's cursor."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
 @dataclass(frozen=True)
 class Refusal:
     """A client of the cohort whose update was not used: it said no, did not answer in time, or was refused."""

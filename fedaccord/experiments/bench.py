@@ -127,7 +127,7 @@ def round_of(setup: Setup, steps: int) -> Callable[[], float]:
 
     def run() -> float:
         order = Order(next(number), cohort, model.params, hyper, down=server.to_send(model))
-        return seconds(lambda: server.aggregate(order.round, model, engine.train(order), hyper, None, order.cohort))
+        return seconds(lambda: server.aggregate(order.round, model, engine.train(order), hyper, None, order.cohort, {}))
 
     run()
     return run

@@ -30,8 +30,9 @@ starts a Python process with torch for the answer, which on a busy machine may t
 IN_TIME, LEAST = 0.8, 0.1
 """Of the time that is left, the share that a client may train where partial work counts (the rest is for its start and
 for the way); and the fewest seconds that anybody is given."""
-STALLING = 8
-"""So many clients may stall in sending their reply at the same time without the round being over late."""
+TOGETHER = 8
+"""So many replies are pulled at once. Whoever announces one and does not send it is waited for, one after the other:
+those of a pull share the time that is left."""
 TRIES = 5
 """A client that has failed so often in a round is left out of it. It is tried again after 1, 2, 4, 8 seconds."""
 TELL = (5.0, 30.0)
@@ -206,11 +207,11 @@ class FlowerEngine:
 
     def pull(self, numbers: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
         """Yield the replies that are there, with the number of what each answers; None for one beyond reading."""
-        parts = [[number] for number in numbers] if self.one_by_one else [list(numbers)]
-        for part in filter(None, parts):
+        size = 1 if self.one_by_one else TOGETHER
+        for part in (list(numbers[first : first + size]) for first in range(0, len(numbers), size)):
             left = max(LEAST, self.end - time.monotonic())
             try:
-                with waiting_for_parts(left / min(len(numbers), STALLING)):
+                with waiting_for_parts(left / len(part)):
                     replies = list(self.grid.pull_messages(part))
             except LOST:
                 raise

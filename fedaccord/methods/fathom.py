@@ -87,7 +87,7 @@ class Fathom(Part):
         at_least(0, "fathom_steps", 0.01, "gamma_E, how fast FATHOM moves the number of steps."),
         below_one("fathom_alpha", 0.5, "alpha, how much of earlier rounds FATHOM's mean step remembers."),
     )
-    slots = Slots(up=(Slot("least", SCALAR),), server=(Slot("smooth"), Slot("cosine", SCALAR)))
+    slots = Slots(up=(Slot("least", SCALAR, most=lambda hyper: 1.0),), server=(Slot("smooth"), Slot("cosine", SCALAR)))
 
     def client(self, built: Built) -> ClientPart:
         return Turning()

@@ -93,7 +93,9 @@ class FedNova(Part):
     name = "FedNova"
     about = "each client's step is divided by how many steps it made, so that those who make more do not count more"
     replaces = "what a client's steps add up to"
-    slots = Slots(up=(Slot("length", SCALAR),))
+    slots = Slots(
+        up=(Slot("length", SCALAR, most=lambda hyper: length_of(hyper.steps, hyper.momentum, nesterov=True)),)
+    )
 
     def client(self, built: Built) -> ClientPart:
         check_countable(self.name, built.settings)

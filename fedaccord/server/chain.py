@@ -115,12 +115,14 @@ class ServerChain:
         hyper: Hyper,
         total_examples: int | None = None,
         cohort: Collection[int] | None = None,
+        each: Mapping[int, Hyper] | None = None,
     ) -> Aggregate:
         """Line 14: w_{t+1} = w_t + sum_i (n_i / N) (w_t^i - w_t), then the method's own steps.
 
         A running mean: memory does not grow with the cohort. `total_examples` is the paper's N, all clients' data; None
-        makes the weights of the cohort sum to 1. `cohort`: who was asked; None: anybody. An update that is refused
-        leaves no trace but its reason: all else is as if its client had not replied.
+        makes the weights of the cohort sum to 1. `cohort`: who was asked; None: anybody. `each`: the hyper-parameters
+        of clients that have their own. An update that is refused leaves no trace but its reason: all else is as if its
+        client had not replied.
         """
         # PAPER (line 14): N is all data, so with C < 1 the weights sum to about C and every step is shortened by it.
         # HERE: N is the cohort's data unless total_examples is given. WHY: FedAvg's own weights; docs/deviations.md.
@@ -130,7 +132,7 @@ class ServerChain:
         accepted: list[Accepted] = []
         refused: list[Refusal] = []
         seen = 0.0
-        judged = self.judged(round, received, updates, cohort, refused)
+        judged = self.judged(round, received, updates, cohort, refused, lambda client: (each or {}).get(client, hyper))
         for taken in self.together(received, judged) if self.holding else judged:
             update, counted = taken.update, taken.without_tensors()
             accepted.append(counted)
@@ -159,8 +161,8 @@ class ServerChain:
         reported = {name: float(sent[name]["value"]) for name, (slot, _) in self.up.items() if slot.like == SCALAR}
         for _, step in self.steps:
             reported |= step.spent(self.asked, round)
-        each = size_of(received) + sum(size_of(template) for _, template in self.up.values())
-        own, up = norm_of([received[name] for name in self.trained]), each * len(accepted)
+        up = (size_of(received) + sum(size_of(template) for _, template in self.up.values())) * len(accepted)
+        own = norm_of([received[name] for name in self.trained])
         return Aggregate(model, accepted, refused, step_norm, own, reported, up, scaled=scaled)
 
     def judged(
@@ -170,6 +172,7 @@ class ServerChain:
         updates: Iterable[ClientUpdate | Refusal],
         cohort: Collection[int] | None,
         refused: list[Refusal],
+        hyper_of: Callable[[int], Hyper],
     ) -> Iterator[Taken]:
         """The updates that count, each as the steps' transforms leave it; the others go to `refused`."""
         bounds = self.judge.bounds(received)
@@ -181,7 +184,7 @@ class ServerChain:
             try:
                 self.judge.who(update, round, cohort, came)
                 came.add(update.client)
-                norm = self.judge.check(received, update, bounds)
+                norm = self.judge.check(received, update, bounds, hyper_of(update.client))
             except UpdateRefused as error:
                 why = str(error)[:200]  # it may quote what a stranger sent
                 refused.append(Refusal(update.client, why, isinstance(error, Diverged)))

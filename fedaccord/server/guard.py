@@ -1,11 +1,12 @@
 """Line 16, the reward, and the guards that the paper lacks."""
 
 import math
+import statistics
 from dataclasses import replace
 from functools import partial
 
 from fedaccord.core.algorithm import LAST, PLAUSIBLE, TRIES, Aggregated, Guard, Measure, Verdict
-from fedaccord.core.observing import relative_norm, weighted_mean
+from fedaccord.core.observing import relative_norm
 from fedaccord.core.records import ServerState, Snapshot
 from fedaccord.server.steps import towards
 from fedaccord.server.stretch import Length
@@ -88,11 +89,16 @@ def late_guard(
     """The same where the clients report: what is known is the loss of the model that they received, a round late.
 
     If that was a bad one, so is all that they made of it. Of the step that led to it a quarter is left; nothing if the
-    model is dead and the rate comes down for it. What the clients then report of that model is no choice's reward.
+    model is dead and the rate comes down for it, or if most clients' values are not finite when they train from it.
+    What the clients then report of that model is no choice's reward.
     """
 
     def judge(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
         if len(mean.accepted) < max(1, minimum):
+            lost = sum(refusal.diverged for refusal in mean.refused)
+            if guards and state.previous is not None and lost > len(mean.accepted):
+                told = f"taken back: {lost} of {lost + len(mean.accepted)} clients could not train from it"
+                return Verdict(state.previous, None, state.last_loss, None, carried_out=False, guard=told)
             return skipped(state, len(mean.accepted), minimum)
         found = measure(state.model, LAST)
         loss, before = found.loss, state.last_loss if found.before is None else found.before
@@ -161,14 +167,15 @@ def forgotten(loss: float | None, mean: Aggregated, state: ServerState) -> bool:
     if loss is None or state.gained is None or state.first_loss is None:
         return False
     little = EARLY * abs(state.first_loss)
-    trained = weighted_mean(mean.accepted, lambda each: each.loss)
+    losses = [each.loss for each in mean.accepted if math.isfinite(each.loss)]
+    trained = statistics.median(losses) if losses else math.inf  # a liar does not move it far
     return state.gained > 2 * little and min(loss, trained) > state.first_loss - little
 
 
 def ruined(loss: float | None, state: ServerState) -> bool:
     """Whether the loss is not finite, or far above all that there was."""
-    known = [abs(each) for each in (state.first_loss, state.last_loss) if each is not None]
-    return loss is not None and bool(known) and (not math.isfinite(loss) or loss > RUIN * max(known))
+    first = state.last_loss if state.first_loss is None else state.first_loss
+    return loss is not None and first is not None and (not math.isfinite(loss) or loss > RUIN * abs(first))
 
 
 def doubled(state: ServerState, before: float | None, loss: float | None) -> bool:

@@ -1,7 +1,8 @@
 """The checks that every update passes before it counts. What fails one is refused with a reason, and leaves no trace.
 
 The names, shapes, types and values of the model's tensors and of every slot that the method declares; the number of
-examples; the client and the round. Whoever keeps to all of this can still send a bad model: see `docs/reliability.md`.
+examples, losses and metrics; the client and the round. Whoever keeps to all of this can still send a bad model: see
+`docs/reliability.md`.
 """
 
 import math
@@ -14,7 +15,7 @@ from torch import Tensor
 from fedaccord.core.errors import Diverged, UpdateRefused
 from fedaccord.core.packages import check, check_finite, flatten
 from fedaccord.core.protocols import SCALAR, Slot
-from fedaccord.core.records import ClientUpdate, Params
+from fedaccord.core.records import ClientUpdate, Hyper, Params
 from fedaccord.server.sizes import Sizes
 from fedaccord.server.vectors import distances, norm_of, norms_of, together
 
@@ -26,8 +27,12 @@ HUGE = 1e30
 """No statistic of a buffer is larger: two of them still have a mean in float32."""
 WHOLE = 2**40
 """A counter that is larger is a lie, unless the server's own was nearly so."""
+LOSS = 1e15
+"""No loss and no metric is larger. One that is not finite is no lie, but the end of a training that blew up."""
 NORMAL = 1e-30
 """Weights as large as this do not all become subnormal in one round."""
+ROUNDING = 1e-6
+"""By so much an honest number may be beyond its bound."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +73,14 @@ class Judge:
         own = norms_of(weights)
         return Bounds(FAR * max(together(own), math.sqrt(sum(value.numel() for value in weights))), own)
 
-    def check(self, received: Params, update: ClientUpdate, bounds: Bounds) -> float:
+    def check(self, received: Params, update: ClientUpdate, bounds: Bounds, hyper: Hyper) -> float:
         """The norm of the client's step ||w_t^i - w_t||; raises UpdateRefused for what must not enter the mean.
 
-        Buffers have none: a running statistic moves as far as the data is from it, at any rate.
+        Buffers have none: a running statistic moves as far as the data is from it, at any rate. `hyper`: what the
+        client was told to train with.
         """
         self.check_examples(update)
+        self.check_numbers(update)
         check(update.params, received)
         templates = {name: template for name, (_, template) in self.up.items()}
         check(flatten(update.sent), flatten(templates), "the method")
@@ -87,7 +94,7 @@ class Judge:
             raise Diverged(f"a step of norm {norm:.3g}, where {bounds.limit:.3g} would be absurd already")
         self.check_buffers(received, update.params)
         self.check_normal(update.params, steps, bounds.own)
-        self.check_sent(update, bounds.limit)
+        self.check_sent(update, bounds.limit, hyper)
         return norm
 
     def check_examples(self, update: ClientUpdate) -> None:
@@ -99,6 +106,13 @@ class Judge:
             raise UpdateRefused(f"impossible number of examples: {str(update.examples)[:40]!r}")
         if update.examples > most:
             raise UpdateRefused(f"{str(update.examples)[:40]} examples, but it is registered with {most:,}")
+
+    def check_numbers(self, update: ClientUpdate) -> None:
+        """Refuse losses and metrics of absurd size."""
+        losses = {"loss": update.loss, "received loss": update.received_loss, "previous loss": update.previous_loss}
+        for name, value in {**losses, **update.metrics}.items():
+            if value is not None and math.isfinite(value) and abs(value) > LOSS:
+                raise UpdateRefused(f"{name} = {value:.3g}, where {LOSS:.0e} would be absurd already")
 
     def check_buffers(self, received: Params, params: Params) -> None:
         """Refuse statistics and counters of absurd size."""
@@ -121,10 +135,10 @@ class Judge:
             if to_zero and 0 < size(value) < torch.finfo(value.dtype).tiny:
                 raise UpdateRefused(f"{name} has nothing but subnormal values")
 
-    def check_sent(self, update: ClientUpdate, limit: float) -> None:
+    def check_sent(self, update: ClientUpdate, limit: float, hyper: Hyper) -> None:
         """Refuse what a method's slots must not carry: values that are not finite, or of absurd size.
 
-        A scalar may be the square of a norm.
+        A scalar may be the square of a norm, unless its slot says what is the most.
         """
         for name, (slot, _) in self.up.items():
             params = update.sent[name]
@@ -134,6 +148,8 @@ class Judge:
                     raise UpdateRefused(f"{name}/{each} has a value of absurd size")
             floats = [v for each, v in params.items() if v.is_floating_point() and each not in self.buffers]
             norm, most = norm_of(floats), limit * limit if slot.like == SCALAR else limit
+            if slot.most is not None:
+                most = slot.most(hyper) * (1 + ROUNDING)
             if not norm <= most:
                 raise UpdateRefused(f"{name} has norm {norm:.3g}, where {most:.3g} would be absurd already")
 

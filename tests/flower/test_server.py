@@ -6,6 +6,7 @@ from flower_helpers import Wire, client
 from helpers import hyper
 
 from fedaccord.core.records import Order, Refusal
+from fedaccord.flower import adapter
 from fedaccord.flower.adapter import error_reply
 from fedaccord.flower.server import FlowerEngine
 
@@ -83,6 +84,27 @@ def test_a_client_that_comes_back_on_another_node_before_its_old_one_is_missed_t
     wire.away = {11}
     assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate"] * 2
     assert engine.nodes == {0: 10, 1: 12}
+
+
+@pytest.mark.parametrize("nodes", [16, 80])
+def test_replies_that_are_announced_and_never_come_do_not_delay_a_round(own_run, clock, nodes):
+    """Half of the nodes: Flower waits for the parts of each, one after the other, as long as it is told to."""
+
+    class Stalled(Wire):
+        def pull_messages(self, numbers):
+            found = super().pull_messages(numbers)
+            for reply in found:
+                if reply.metadata.src_node_id % 2 and reply.metadata.message_type == "train":
+                    clock.now += adapter.defaults["max_time"]
+            return [reply for reply in found if not reply.metadata.src_node_id % 2]
+
+    engine = engine_over(Stalled({100 + n: client(n) for n in range(nodes)}), deadline=60.0)
+    engine.nodes = {n: 100 + n for n in range(nodes)}
+    engine.claims = {100 + n: n for n in range(nodes)}
+    begin = clock.now
+    replies = list(engine.train(Order(1, tuple(range(nodes)), {"w": torch.zeros(2)}, hyper())))
+    assert [isinstance(each, Refusal) for each in replies] == [n % 2 == 1 for n in range(nodes)]
+    assert 60 <= clock.now - begin < 63
 
 
 def test_a_client_whose_process_always_dies_is_left_out_before_the_deadline(own_run, clock):

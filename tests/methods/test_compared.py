@@ -431,7 +431,7 @@ def test_partial_work_counts_in_full_where_it_was_divided_by_its_own_steps():
         for n, (end, long, done) in enumerate(ends)
     ]
     chain = server_chain(module_with(START), "FedNova")
-    result = chain.aggregate(1, chain.start(START), sent, hyper(server_lr=1.0))
+    result = chain.aggregate(1, chain.start(START), sent, hyper(steps=10, server_lr=1.0))
     torch.testing.assert_close(result.model.params["w"], torch.tensor([3.0, 3.0]))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedaccord.core.protocols import Measured
-from fedaccord.core.records import Accepted, ServerState, Snapshot
+from fedaccord.core.records import Accepted, Refusal, ServerState, Snapshot
 from fedaccord.server.chain import Aggregate
 from fedaccord.server.evaluate import ClientLosses
 from fedaccord.server.guard import SHARES, guard, late_guard
@@ -107,6 +107,26 @@ def test_where_clients_report_a_dead_model_is_taken_back_whole_if_the_rate_comes
     assert (same_rate.guard or "").startswith("taken back to a quarter") == dead
 
 
+@pytest.mark.parametrize("lie", [1e14, math.nan, math.inf])
+def test_one_liar_cannot_have_a_model_taken_back_by_what_it_says_of_its_training(lie):
+    """Opposed clients that have overshot: nine of ten learn their class at once."""
+    clients = [Accepted(n, 5, lie if n == 0 else 1.2, 1.0) for n in range(10)]
+    mean = Aggregate(NEW, clients, [], model_norm=1.0, scaled=lambda share: NEW)
+    verdict = late_guard(follows=True)(LEARNED, mean, lambda model, which: Measured(2.31, 1.2))
+    assert verdict.guard is None
+
+
+@pytest.mark.parametrize(("accepted", "diverged", "taken_back"), [(0, 3, True), (0, 0, False), (2, 1, False)])
+def test_a_model_from_which_nobody_can_train_is_taken_back(accepted, diverged, taken_back):
+    """It may have been poisoned in the round before: without that, no honest round could ever mend it."""
+    refused = [Refusal(n, "a value is not finite", True) for n in range(diverged)] + [Refusal(9, "no reply in time")]
+    mean = Aggregate(NEW, [Accepted(n, 5, 0.1, 1.0) for n in range(accepted)], refused, scaled=lambda share: NEW)
+    verdict = late_guard(minimum=3)(LEARNED, mean, lambda model, which: pytest.fail("measured"))
+    assert verdict.model is (OLDER if taken_back else OLD)
+    assert verdict.guard.startswith("taken back: 3 of 3 clients" if taken_back else "skipped")
+    assert (verdict.reward, verdict.carried_out) == (None, False)
+
+
 def test_after_a_model_was_taken_back_the_next_reports_are_no_choices_reward_but_still_guarded():
     """What made the bad model has had its reward, and what the clients report is of a quarter of that step."""
     state = ServerState(5, OLD, None, {}, previous=OLDER, last_loss=2.0)
@@ -145,6 +165,13 @@ def test_with_a_fixed_rate_only_ruin_counts(loss, told):
     assert (verdict.guard and verdict.guard.split(":")[0]) == told
 
 
+def test_with_a_fixed_rate_ruin_is_also_what_comes_about_step_by_step():
+    """Nine times the loss before is more than ten times the first."""
+    mean = Aggregate(NEW, [Accepted(0, 5, 0.1, 1.0)], [], model_norm=1.0, scaled=lambda share: NEW)
+    state = replace(FIRST, round=1, last_loss=18.0)
+    assert guard(tuned=False)(state, mean, lambda model, which: Measured(162.0)).guard.startswith("rolled back")
+
+
 def test_bad_rounds_are_not_undone_for_ever():
     """A rate that cannot come down any more must not lock the run: in the end a share of the step is taken."""
     states = [replace(FIRST, round=round) for round in (31, 32)]
@@ -180,9 +207,10 @@ def test_liars_cannot_move_a_robust_reward_out_of_the_honest_range():
             reports = [Accepted(0, 5, 0.1, 1.0, received_loss=float(value)) for value in (*lies, *row[count:])]
             loss = losses({}, reports).loss
             assert low <= loss <= high
-            reward = judge(
-                ServerState(1, OLD, before, {}, last_loss=before), NEW, Measured(loss), 10, guards=True
-            ).reward
-            worst, best = (np.clip((before - honest) / before, -1, 1) for honest in (high, low))
-            assert worst - 1e-12 <= reward <= best + 1e-12
+            state = ServerState(1, OLD, before, {}, previous=OLDER, last_loss=before)
+            reward = judge(state, NEW, Measured(loss), 10, guards=True).reward
+            # of a step after which the loss has doubled, -1, a quarter is left, which is worth -0.75
+            ends = [-0.75 if end > 2 * before else max(-1.0, (before - end) / before) for end in (low, high)]
+            worst = -1.0 if low <= 2 * before < high else min(ends)
+            assert worst - 1e-12 <= reward <= max(ends) + 1e-12
             before = loss  # the next round starts from what was believed

@@ -74,6 +74,45 @@ def test_absurd_values_are_refused(change):
     assert result.model is before
 
 
+LIES = [{"loss": 1e16}, {"loss": -1.7e308}, {"received_loss": 1e200}, {"previous_loss": -1e16},
+        {"metrics": {"accuracy": 1e300}}]  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_losses_and_metrics_of_absurd_size_are_refused(lie):
+    """The sum of a few such numbers would be infinite: no line of the log could hold it."""
+    chain, before = chain_and_model()
+    one = dataclasses.replace(honest(chain, before), **lie)
+    result = judged(chain, before, one, honest(chain, before, 1))
+    assert [(each.client, "absurd" in each.why) for each in result.refused] == [(0, True)]
+
+
+def test_a_loss_that_is_not_finite_is_no_lie():
+    chain, before = chain_and_model()
+    result = judged(chain, before, dataclasses.replace(honest(chain, before), loss=math.nan, received_loss=math.inf))
+    assert result.refused == []
+
+
+@pytest.mark.parametrize(
+    ("method", "slot", "bounds"),
+    [("FATHOM", "FATHOM.least", {0: 1.0, 1: 1.0}), ("FedNova", "FedNova.length", {0: 3.25, 1: 1.5})],
+)
+def test_a_number_is_bounded_by_what_the_client_was_told_to_do(method, slot, bounds):
+    """A cosine; and two steps with momentum 0.5, Nesterov's being the longer: 1.5 + 1.75 = 3.25, plain 1 + 1.5.
+
+    Client 1 has one step of its own: 1.5.
+    """
+    chain, before = chain_and_model(method)
+    each = {1: hyper(steps=1, momentum=0.5, server_lr=1.0)}
+    for client, bound in bounds.items():
+        for value, refused in ((bound, []), (-bound, []), (1.01 * bound, [client]), (-1.01 * bound, [client])):
+            sent = {slot: {"value": torch.tensor(value, dtype=torch.float64)}}
+            update = dataclasses.replace(honest(chain, before, client), sent=sent)
+            told = hyper(steps=2, momentum=0.5, server_lr=1.0)
+            result = chain.aggregate(3, before, [update], told, None, None, each)
+            assert [refusal.client for refusal in result.refused] == refused, value
+
+
 def test_unusual_but_possible_values_count():
     """Inputs of a million have a variance of 1e12; a weight that is hardly used may be subnormal."""
     chain, before = chain_and_model()

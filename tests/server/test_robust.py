@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaccord import config
+from fedaccord.core.observing import relative_norm
 from fedaccord.core.records import ClientUpdate
 from fedaccord.runtime.build import from_task
 from fedaccord.server.robust import median, trimmed_mean, warning
@@ -124,11 +126,27 @@ def test_it_is_said_before_the_first_round():
     assert any("robust = median" in each for each in made.remarks)
 
 
+def test_whoever_was_cut_does_not_tell_a_tuner_that_the_clients_went_far():
+    """Five clients go 1, 2, 3, 4 and 400: cut to the median of 3, they went 2.4 on average, of a model of norm 2."""
+    result, _ = joined("clip", [[far, 0.0] for far in (1.0, 2.0, 3.0, 4.0, 400.0)])
+    assert relative_norm(replace(result, model_norm=2.0)) == pytest.approx(2.4 / 2)
+
+
+def test_what_all_steps_were_divided_by_does_not_make_them_short():
+    """FedNova averages steps of one iteration each: clients of ten went ten times as far."""
+    chain = server_chain(module_with({"w": START["w"]}), "FedNova")
+    ten = {"FedNova.length": {"value": torch.tensor(10.0, dtype=torch.float64)}}
+    ends = [ClientUpdate(n, {"w": START["w"] + torch.tensor([5.0, 0.0])}, 5, 0.1, ten) for n in (0, 1)]
+    result = chain.aggregate(1, chain.start({"w": START["w"]}), ends, hyper(steps=10, server_lr=1.0))
+    assert relative_norm(replace(result, model_norm=2.0)) == pytest.approx(5 / 2)
+
+
 @pytest.mark.slow
-def test_a_liar_in_ten_wrecks_the_mean_and_not_the_clip():
+@pytest.mark.parametrize("method", ["FA", "FA+AH"])
+def test_a_liar_in_ten_wrecks_the_mean_and_not_the_clip(method):
     """Client 0 of ten sends -100 times its update; digits, alike clients. Chance is 10 %."""
     from attackers import LIES, accuracy
 
-    options = argparse.Namespace(task="digits", method="FA", rounds=15, engine="serial", times=100.0)
+    options = argparse.Namespace(task="digits", method=method, rounds=15, engine="serial", times=100.0)
     assert accuracy(options, "iid", "mean", 0, LIES) < 20
     assert accuracy(options, "iid", "clip", 0, LIES) > 80
