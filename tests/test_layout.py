@@ -77,13 +77,15 @@ def test_a_part_imports_only_what_the_design_allows(part):
 ELSEWHERE = {
     "report/paper.py",
     "report/speed.py",
+    "experiments/bench.py",
     "experiments/paper.py",
     "experiments/long.py",
     "experiments/lab.py",
     "experiments/field.py",
     "experiments/niid_bench.py",
 }
-"""The paper's tables, NIID-Bench's, the lab for tuners and the field of methods name methods and their settings."""
+"""The paper's tables (the run-time table too), NIID-Bench's, the lab for tuners and the field of methods name methods
+and their settings."""
 POLICYS_OWN = {"psi", "baseline"}
 """Names of settings that are also names in a tuner's state and in its lines of the log."""
 

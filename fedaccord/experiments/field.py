@@ -46,8 +46,7 @@ class Field:
                 for method in self.methods:
                     for variant in sensible(method):
                         name = method + variant
-                        settings = lab.PARTS["FA+RM"] if "RM" in variant else {}
-                        yield problem, method, variant, lab.make_cell(problem, name, "run", seed, name, settings)
+                        yield problem, method, variant, lab.make_cell(problem, name, "run", seed, name, {})
 
     def run(self, lanes: int | None, say: Callable[[str], None]) -> list[str]:
         """Run or resume what is missing and say which problems lack data; returns one sentence per failed run."""

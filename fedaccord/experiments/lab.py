@@ -46,8 +46,8 @@ RANDOM = "random"
 """The control: one h, drawn from the grid by the seed, in every round. It is no tuner but a fixed schedule."""
 
 PLAIN = "FA"
-PARTS: dict[str, Mapping[str, Any]] = {PLAIN: {}, "FA+RM": {"rm_batch": 16}}
-"""Client parts, and the settings that both the oracle and the candidates have with them."""
+PARTS = (PLAIN, "FA+RM")
+"""What the clients do, with the oracle and with the candidates."""
 
 SELECTION = 10
 """The seed with which the oracle is chosen; what is reported has others."""
@@ -369,7 +369,6 @@ def make_cell(problem: Problem, part: str, what: str, seed: int, method: str, ov
     settings = config.make(
         task.defaults(problem.settings["split"]),
         problem.settings,
-        PARTS.get(part, {}),
         over,
         {"task": problem.task, "method": method, "seed": seed},
     )

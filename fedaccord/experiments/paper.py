@@ -44,7 +44,7 @@ CIFAR10 = {
     "iid": {"rounds": 20, "steps": 20, "lr": 0.2, "lr_decay": 0.99, **OFTEN, **GRIDS["cifar10"]},
     "non-iid": {"rounds": 30, "steps": 20, "lr": 0.05, "lr_decay": 0.99, **OFTEN, **GRIDS["cifar10"]},
 }
-HALF = {"steps": 20, "lr_decay": 0.99, "width": 32, "rm_batch": 16, **OFTEN, **GRIDS["kws"]}
+HALF = {"steps": 20, "lr_decay": 0.99, "width": 32, **OFTEN, "rm_batch": 16, **GRIDS["kws"]}
 KWS = {"iid": {"rounds": 60, "lr": 0.2, **HALF}, "non-iid": {"rounds": 45, "lr": 0.05, **HALF}}
 SLOWER = {"FA": {"lr": 0.02}, "FA+WD": {"lr": 0.02}}  # on one-class clients: what suits RM is too fast for them
 

@@ -87,7 +87,7 @@ class RepresentationMatching(Part):
         setting("rm_layers", "", "Layers of interest by name, with commas (found if empty; see `fedaccord matching`)."),
         at_least(0, "rm_kernel", 0, "Size of the matching convolutions (0: that of the layer they reverse)."),
         at_least(0, "rm_step", 0.03, "Size of theta_i's gradients (0: as the weighted loss gives them).", printed=0.0),
-        at_least(0, "rm_batch", 0, "Examples of a mini-batch that are matched (0: all)."),
+        at_least(0, "rm_batch", 16, "Examples of a mini-batch that are matched (0: all).", printed=0),
         one_of(("persistent", "fresh"), "rm_memory", "persistent", "Whether theta_i is kept or starts anew each round"),
     )
     slots = Slots(client=(Slot("theta", OWN),))
