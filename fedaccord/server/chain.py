@@ -71,6 +71,7 @@ class ServerChain:
         made = ((part, part.server(settings)) for part in method.parts)
         self.steps: list[tuple[Part, ServerStep]] = [(part, step) for part, step in made if step is not None]
         self.holding = [step for _, step in self.steps if step.holds]
+        self.centred = any(step.centre([{}]) is not None for step in self.holding)  # all enter the mean with one step
         self.up: dict[str, tuple[Slot, Params]] = {
             name: (slot, slot.template(model, travel)) for name, (_, slot) in method.slots("up").items()
         }
@@ -149,8 +150,8 @@ class ServerChain:
         step_norm = distance(received, params, self.weights)
         whole = 1.0 if total_examples is None else seen / total_examples
         scale(params, received, whole, self.buffers)
-        averaged = Mean(received, params, sent, count, self.clients, self.buffers, hyper, step_norm,
-                        self.square(accepted), whole)  # fmt: skip
+        square = step_norm * step_norm if self.centred else self.square(accepted)
+        averaged = Mean(received, params, sent, count, self.clients, self.buffers, hyper, step_norm, square, whole)
 
         def scaled(factor: float) -> Snapshot:
             copies = {name: value.clone() for name, value in params.items()}

@@ -132,6 +132,15 @@ def test_whoever_was_cut_does_not_tell_a_tuner_that_the_clients_went_far():
     assert relative_norm(replace(result, model_norm=2.0)) == pytest.approx(2.4 / 2)
 
 
+@pytest.mark.parametrize("rule", ["clip", "trimmed", "median"])
+def test_a_liars_norm_does_not_stretch_the_servers_step(rule):
+    """FedExP goes further the longer the clients' steps are beside their mean; what counts is what entered the mean."""
+    steps = [[0.1, 0.01 * n] for n in range(-3, 3)] + [[1e4, 0.0]]
+    found, _ = joined(rule, steps, method="FedExP")
+    plain, _ = joined(rule, steps)
+    torch.testing.assert_close(found.model.params["w"], plain.model.params["w"], atol=0.05, rtol=0)
+
+
 def test_what_all_steps_were_divided_by_does_not_make_them_short():
     """FedNova averages steps of one iteration each: clients of ten went ten times as far."""
     chain = server_chain(module_with({"w": START["w"]}), "FedNova")
