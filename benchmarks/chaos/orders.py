@@ -2,8 +2,8 @@
 
 Each comes in parts, as Flower's messages do, to the loop of a node that has trained two rounds (FA, SCAFFOLD, FA+RM+AH
 and FA on a frozen base, in turn). An order passes if the node answers with a reason, and all files of the client and
-the model in its memory are as before, to the byte. In the end of an attempt the client does its third round as one does
-that never met a hostile order.
+the model in its memory are as before, to the byte. In the end of an attempt the client's first order comes once more,
+well-formed and late, and then it does its third round as one does that never met a hostile order.
 """
 
 import hashlib
@@ -128,12 +128,13 @@ class Client:
 
     def state(self) -> str:
         """A hash of all that the client has: files, with their names and modes, and what its process holds."""
-        found = hashlib.sha256(repr((params_sha256(self.member.site.model.state_dict()), self.member.has)).encode())
-        found.update(repr(self.member.last).encode())
-        for path in sorted(self.folder.rglob("*")):
-            content = path.read_bytes() if path.is_file() else b""
-            found.update(repr((str(path), path.stat().st_mode, content)).encode())
-        return found.hexdigest()
+        held = params_sha256(self.member.site.model.state_dict()), self.member.has, self.member.last
+        return hashlib.sha256(repr((held, self.files())).encode()).hexdigest()
+
+    def files(self) -> list[tuple[str, int, bytes]]:
+        """Its files, with their names, modes and contents."""
+        paths = sorted(self.folder.rglob("*"))
+        return [(str(path), path.stat().st_mode, path.read_bytes() if path.is_file() else b"") for path in paths]
 
 
 def written(letter: Letter) -> Any:
@@ -167,6 +168,16 @@ def attempt(client: Client, bad: Letter) -> str:
     return "refused"
 
 
+def late(client: Client) -> str:
+    """What comes of the client's first order if it is sent once more; it may be carried out or refused."""
+    before = client.files()
+    try:
+        client.post(client.honest(1))
+    except Exception as error:
+        return f"escaped: {type(error).__name__}: {error}"[:160]
+    return "unchanged" if client.files() == before else "its files have changed"
+
+
 def hostile(number: int, seed: int, clients: dict[str, Client]) -> Iterator[tuple[str, Client, Letter]]:
     """One of them, by its number: all kinds in turn, and each with all scenes; none if it cannot be written down."""
     title = list(KINDS)[number % len(KINDS)]
@@ -196,6 +207,8 @@ def several(number: int, folder: Path, each: int = EACH) -> Outcome:
                 client.before = client.state()
     for place, (scene, client) in enumerate(clients.items()):
         spared = Client(scene, folder / "spared" / str(place))
+        if (way := late(client)) != "unchanged":
+            told[f"{scene}, its first order once more: {way}"] += 1
         tried_on, undisturbed = client.post(client.honest(3)), spared.post(spared.honest(3))
         if tried_on != undisturbed:
             other = [name for name in undisturbed if tried_on.get(name) != undisturbed[name]]

@@ -7,6 +7,7 @@ from what it would have started from without it.
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,8 @@ from fedaccord.core.records import Packages, Params, size_of
 
 MEMORY_SHARE = 0.25
 """Of this machine's memory, what the clients may keep in it before it goes to disk."""
+NAME = re.compile(r"([0-9]+)-[0-9a-f]{16}\.safetensors")
+"""Of a file: the generation, and the start of its checksum."""
 
 
 class ClientStore:
@@ -81,13 +84,19 @@ class ClientStore:
             shutil.rmtree(self.temporary, ignore_errors=True)
 
     def generations(self, client: int) -> list[tuple[int, Path]]:
-        """(round, file) of what is on disk, oldest first."""
+        """(round, file) of what is on disk, oldest first; files of other names are somebody else's."""
         if self.folder is None or not (self.folder / str(client)).is_dir():
             return []
-        paths = sorted((self.folder / str(client)).glob("*.safetensors"))
-        return [(int(path.name.split("-")[0]), path) for path in paths]
+        named = ((NAME.fullmatch(path.name), path) for path in (self.folder / str(client)).iterdir())
+        return sorted((int(match[1]), path) for match, path in named if match)
 
     def write(self, client: int, generation: int, packages: Packages) -> None:
+        """Write, then remove what the round made before: a full disk leaves all as it was.
+
+        A crash in between leaves two files of a round that did not count: neither is read until it is done again, which
+        leaves one. Newer generations stay: if their rounds are done again they are replaced, and else no order names
+        them.
+        """
         assert self.folder is not None
         data = encode(flatten(packages))
         own = self.folder / str(client)
@@ -96,10 +105,10 @@ class ClientStore:
             make_durably(own, mode=0o700)
         except OSError as error:
             raise cannot_be_written(own, error) from error
-        for number, other in self.generations(client):
-            if number >= generation and other != path:  # of this round done before, or of rounds to be done again
-                remove(other)
         write_durably(path, data, mode=0o600)
+        for number, other in self.generations(client):
+            if number == generation and other != path:
+                remove(other)
 
 
 def may_be_needed(generations: Iterable[int], since: int) -> list[int]:

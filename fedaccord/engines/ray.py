@@ -66,6 +66,7 @@ class RayEngine(SerialEngine):
         self.started = False
         self.actors: list[Any] = []
         self.places: dict[int, dict[int, Any]] = {}  # client -> generation -> where on the cluster it is
+        self.unsaved: set[tuple[int, int]] = set()
 
     def open(self, folder: Path | None) -> None:
         self.store = ClientStore(folder, in_memory=folder is None)
@@ -161,7 +162,9 @@ class RayEngine(SerialEngine):
         """This generation, and those before it that may be gone on from again."""
         before = self.places.get(client, {})
         needed = may_be_needed(before, order.since.get(client, 0))
+        self.unsaved -= {(client, old) for old in before.keys() - set(needed)}
         self.places[client] = {old: before[old] for old in needed} | {order.round: where}
+        self.unsaved.add((client, order.round))
 
     def look_after(self, client: int, order: Order) -> None:
         """If what the client goes on from was lost with its node, what was committed takes its place."""
@@ -169,23 +172,22 @@ class RayEngine(SerialEngine):
         where = self.places.get(client, {}).get(since)
         if where is None or not lost(where):
             return
-        if since not in dict(self.store.generations(client)):
+        if (client, since) in self.unsaved or since not in dict(self.store.generations(client)):
             raise gone(client, since)
         del self.places[client][since]
 
     def save(self) -> None:
-        if self.store.folder is not None:
-            for client, places in self.places.items():
-                there = dict(self.store.generations(client))
-                for generation, where in sorted(places.items()):
-                    if generation not in there:
-                        if lost(where):
-                            raise gone(client, generation)
-                        self.store.put(client, generation, cloned(ray.get(where)), generation)
+        """Write what is new, also where a file of that round is there already: it is done again then."""
+        for client, generation in sorted(self.unsaved) if self.store.folder is not None else ():
+            where = self.places[client][generation]
+            if lost(where):
+                raise gone(client, generation)
+            self.store.put(client, generation, cloned(ray.get(where)), generation)
+        self.unsaved.clear()
         super().save()
 
     def prune(self, accepted: Mapping[int, int]) -> None:
-        """Forget the same generations as the store: `save` would write them anew, and with that undo newer ones."""
+        """Forget the same generations as the store."""
         for client, needed in accepted.items():
             places = self.places.get(client, {})
             self.places[client] = {generation: where for generation, where in places.items() if generation >= needed}

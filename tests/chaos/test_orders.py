@@ -22,3 +22,11 @@ def test_an_honest_order_of_the_same_form_is_carried_out(tmp_path):
     client = orders.Client("SCAFFOLD", tmp_path)
     assert "params" in client.post(client.honest(3))
     assert orders.attempt(client, client.honest(4)) == "what the client keeps has changed"
+
+
+@pytest.mark.parametrize("scene", ["SCAFFOLD", "FA+RM+AH"])
+def test_an_order_of_an_earlier_round_that_comes_once_more_changes_nothing(tmp_path, scene):
+    client = orders.Client(scene, tmp_path / "tried")
+    spared = orders.Client(scene, tmp_path / "spared")
+    assert orders.late(client) == "unchanged"
+    assert client.post(client.honest(3)) == spared.post(spared.honest(3))

@@ -1,5 +1,6 @@
 """What clients keep between rounds: generations, crash, damage, where it may be found."""
 
+import errno
 import stat
 
 import pytest
@@ -76,6 +77,99 @@ def test_a_repeated_round_takes_the_place_of_what_it_made_before(store, tmp_path
     reopened.put(0, 3, kept(33), since=1)
     reopened.save()
     assert same(ClientStore(tmp_path / "private", True).get(0, 3), kept(33))
+
+
+def files(store):
+    return {path: path.read_bytes() for path in store.folder.rglob("*") if path.is_file()}
+
+
+def test_an_older_round_that_is_done_once_more_leaves_newer_ones(tmp_path):
+    store = ClientStore(tmp_path, in_memory=False)
+    for round in (1, 2, 3):
+        store.put(0, round, kept(round), since=round - 1)
+    before = files(store)
+    store.put(0, 2, kept(2), since=1)
+    assert files(store) == before
+    assert same(store.get(0, 3), kept(3))
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    def full(*given, **more):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = ClientStore(tmp_path, in_memory=False)
+    for round in (1, 2, 3):
+        store.put(0, round, kept(round), since=round - 1)
+    before = files(store)
+    monkeypatch.setattr("fedaccord.core.files.os.fsync", full)
+    for round in (2, 3):
+        with pytest.raises(RunError, match="No space left"):
+            store.put(0, round, kept(33), since=round - 1)
+    assert files(store) == before
+
+
+@pytest.mark.parametrize("value", range(34, 42))
+def test_a_crash_between_writing_and_removing_leaves_whole_files_until_the_round_is_done_again(
+    tmp_path, monkeypatch, value
+):
+    """The names go by checksums, so with some of these values the new file is the first, with others the last."""
+
+    def crash(path):
+        raise KeyboardInterrupt
+
+    store = ClientStore(tmp_path, in_memory=False)
+    store.put(0, 1, kept(1), since=0)
+    store.put(0, 2, kept(33), since=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedaccord.client.store.remove", crash)
+        with pytest.raises(KeyboardInterrupt):
+            store.put(0, 2, kept(value), since=1)
+    assert [number for number, _ in store.generations(0)] == [1, 2, 2]
+    assert any(same(store.get(0, 2), kept(each)) for each in (33, value))
+    assert same(store.get(0, 1), kept(1))  # what the round goes on from
+    store.put(0, 2, kept(value), since=1)
+    assert [number for number, _ in store.generations(0)] == [1, 2]
+    assert same(store.get(0, 2), kept(value))
+
+
+def test_after_a_resume_rounds_that_are_done_again_take_the_place_of_stale_ones(store, tmp_path):
+    """Rounds 2 to 4 were done and lost with the server; client 0 now misses round 3, so nobody asks for that again."""
+    store.put(0, 1, kept(1), since=0)
+    for round in (2, 3, 4):
+        store.put(0, round, kept(round), since=round - 1)
+        store.save()
+    reopened = ClientStore(tmp_path / "private", store.in_memory)
+    reopened.expect({0: 1})
+    reopened.put(0, 2, kept(22), since=1)
+    reopened.save()
+    reopened.put(0, 4, kept(44), since=2)
+    reopened.save()
+    on_disk = ClientStore(tmp_path / "private", in_memory=True)
+    for at in (reopened, on_disk):
+        assert same(at.get(0, 2), kept(22))
+        assert same(at.get(0, 4), kept(44))
+    reopened.prune({0: 4})
+    assert [number for number, _ in on_disk.generations(0)] == [4]
+
+
+def test_files_of_other_names_are_nobody_s_business(tmp_path):
+    store = ClientStore(tmp_path, in_memory=False)
+    store.put(0, 999_999, kept(1), since=0)
+    others = (
+        "notes.safetensors",
+        "000001.safetensors",
+        "000001-0123456789abcdef (copy).safetensors",
+        "x-y.safetensors",
+    )
+    for name in others:
+        (tmp_path / "0" / name).write_text("mine")
+    store.put(0, 1_000_000, kept(2), since=999_999)
+    assert [number for number, _ in store.generations(0)] == [999_999, 1_000_000]
+    with pytest.raises(RunError, match="is not here any more"):
+        store.get(0, 1)
+    store.prune({0: 1_000_000})
+    assert {path.name for path in (tmp_path / "0").iterdir()} >= set(others)
+    assert same(store.get(0, 1_000_000), kept(2))
 
 
 def test_a_checkpoint_that_names_what_is_gone_is_an_error(store):

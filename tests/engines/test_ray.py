@@ -20,6 +20,7 @@ from test_contract import (
 from torch import nn
 
 from fedaccord import config
+from fedaccord.client.store import ClientStore
 from fedaccord.client.training import train
 from fedaccord.core.errors import EngineError
 from fedaccord.runtime.build import from_task
@@ -62,6 +63,24 @@ def test_an_address_where_nobody_is_is_told_in_one_line():
     with pytest.raises(EngineError, match=r"no Ray cluster at 127\.0\.0\.1:1"):
         engine.open(None)
     assert torch.get_num_threads() == 1
+
+
+def test_a_round_that_is_done_again_is_written_again(tmp_path, monkeypatch):
+    """A file of it lies there from before a resume; what was lost anew is not taken from it either."""
+    monkeypatch.setattr("fedaccord.engines.ray.ray.get", lambda where, timeout=None: where)
+    site = make_site(method="SCAFFOLD")
+    engine, work = RayEngine(site), order(site, 1)
+    engine.store = ClientStore(tmp_path, in_memory=False)
+    old, new = ({"c": {"w": torch.tensor(value)}} for value in (1.0, 2.0))
+    engine.store.put(0, 1, old, since=0)
+    engine.remember(0, work, new)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedaccord.engines.ray.lost", lambda where: True)
+        with pytest.raises(EngineError, match="was lost with its node"):
+            engine.look_after(0, order(site, 2, since={0: 1}))
+    engine.save()
+    assert engine.store.get(0, 1)["c"]["w"] == 2.0
+    assert not engine.unsaved
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A client's end by itself: what it carries out, what it keeps, and what it refuses."""
 
 import hashlib
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -69,11 +70,20 @@ def test_what_the_client_does_not_have_any_more_is_a_reason(member):
 
 
 def test_what_an_earlier_run_left_is_not_taken_for_this_ones(member, tmp_path):
-    """The same experiment once more, with the same folder: rounds that this run did not do must not be there."""
-    for round in (1, 2, 3):
+    """The same experiment once more, with the same folder, at another rate; the client misses its third round."""
+
+    def again():
+        rounds = ((1, 0), (2, 1), (4, 2), (5, 4))
+        return [member.answer(order_for(member, round, since=since, lr=0.2)) for round, since in rounds]
+
+    alone = again()
+    shutil.rmtree(tmp_path / member.experiment)
+    for round in (1, 2, 3, 4, 5, 6):
         member.answer(order_for(member, round))
-    member.answer(order_for(member, 1))
-    assert [name[:6] for name in private_files(tmp_path)["1"]] == ["000001"]
+    assert again() == alone
+    assert "params" in alone[-1]
+    member.answer(order_for(member, 7, since=5, needed=5))
+    assert [name[:6] for name in private_files(tmp_path)["1"]] == ["000005", "000006", "000007"]
 
 
 def test_a_damaged_theta_is_a_reason_not_a_crash(member, tmp_path):
