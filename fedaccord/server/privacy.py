@@ -4,7 +4,8 @@ With S = clip_norm, z = dp_noise and m clients asked, the model moves by
     (1/m) (sum_i clip_S(w_i - w_t) + N(0, (z S)^2))
 in which no client counts more than another. Whether a client took part changes the sum by S at most, so every round
 that it is asked in is a Gaussian mechanism with noise multiplier z, and all that the server makes of its result costs
-nothing more: the noise is drawn once a round, before anything looks at the mean.
+nothing more: the noise is drawn once a round, before anything looks at the mean. A round without a single reply is
+skipped, without noise: its model tells that nobody took part.
 
 What k such rounds cost is known exactly. They are one Gaussian mechanism with multiplier z / sqrt(k), of which
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu),   mu = sqrt(k) / z
@@ -12,6 +13,7 @@ What k such rounds cost is known exactly. They are one Gaussian mechanism with m
 most often: nothing is taken off for cohorts that were drawn at random, since the log shows who was in them.
 """
 
+import hashlib
 import math
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,6 +24,7 @@ import torch
 
 from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.core.files import write_durably
+from fedaccord.core.packages import encode
 from fedaccord.core.protocols import Method, Part, ServerStep
 from fedaccord.core.records import Params
 from fedaccord.core.seeds import generator
@@ -83,8 +86,13 @@ class Noise(ServerStep):
     def settle(
         self, round: int, received: Params, mean: Params, trained: Sequence[str], accepted: int, asked: int
     ) -> Params:
-        """w_t + (accepted / asked) (mean - w_t) + N(0, (z S / asked)^2); what is not trained stays."""
-        draw = generator(self.secret, "noise", round)
+        """w_t + (accepted / asked) (mean - w_t) + N(0, (z S / asked)^2); what is not trained stays.
+
+        The noise goes by what it is added to: a round that is done again with the same replies has the same model, and
+        with others other noise, or the difference of the two models would show a client's step without any.
+        """
+        digest = hashlib.sha256(encode({name: mean[name] for name in trained})).hexdigest()
+        draw = generator(self.secret, f"noise on {accepted} of {asked}: {digest}", round)
         deviation = self.multiplier * self.bound / asked
         params = dict(received)
         for name in trained:
@@ -137,6 +145,8 @@ def refuse_leaks(method: Method, settings: Mapping[str, Any], up: Collection[str
         wrong = "evaluate = clients uses the clients' losses without noise; give the server a set"
     elif settings["robust"] != "mean":
         wrong = f"robust = {settings['robust']} depends on all clients in a way that the noise does not cover"
+    elif settings["min_replies"] > 1:
+        wrong = f"min_replies = {settings['min_replies']} skips a round without noise, by how many replied; set it to 1"
     elif settings["weighting"] != "cohort":
         wrong = f"weighting = {settings['weighting']} depends on the clients' numbers of examples; use cohort"
     if wrong:

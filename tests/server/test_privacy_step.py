@@ -104,6 +104,18 @@ def test_noise_is_new_in_every_round_and_with_every_secret_and_else_the_same():
     assert not torch.equal(first, moved(private_chain(secret=2)).model.params["w"])
 
 
+def test_a_round_that_is_done_again_with_other_replies_has_other_noise():
+    """With the same noise the difference of the two models would be client 2's step alone: a quarter of 1."""
+    three, two = (moved(private_chain(), replies=replies).model.params["w"] for replies in (3, 2))
+    difference = three - two
+    difference[2] -= 0.25
+    assert difference.std().item() == pytest.approx(math.sqrt(2) * 0.5, abs=0.06)  # of 2,000 draws: 5 standard errors
+    settled = {"w": torch.ones(2000)}
+    (noise,) = (step for _, step in private_chain().steps if step.equal)
+    one, other = (noise.settle(1, settled, settled, ["w"], accepted, 4)["w"] for accepted in (3, 2))
+    assert not torch.equal(one, other)  # the number of replies counts, too
+
+
 def test_a_shortened_step_is_made_from_the_noised_mean():
     """Otherwise two looks at the same clients with the same noise would cancel it."""
     result = moved(private_chain())
@@ -117,6 +129,7 @@ LEAKS = {
     "evaluate": {"evaluate": "clients"},
     "robust": {"robust": "clip"},
     "weighting": {"weighting": "population"},
+    "min_replies": {"min_replies": 2},
 }
 
 
