@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from fedaccord.core.algorithm import LAST
@@ -20,6 +21,10 @@ from fedaccord.server.judge import Judge
 from fedaccord.server.privacy import refuse_leaks
 from fedaccord.server.sizes import Sizes
 from fedaccord.server.vectors import absorb, distance, norm_of, scale
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+"""What torch can average, or compare and sort, and check for absurd values."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,7 @@ class ServerChain:
     ):
         self.clients, self.asked = clients, asked
         there = travel_of(model).names if travel is None else travel.names
-        if odd := [name for name, value in model.state_dict().items() if name in there and value.is_complex()]:
-            raise DataError(f"model: {odd[0]} has complex numbers, which are not averaged here; keep two real tensors")
+        refuse_odd_types({name: value for name, value in model.state_dict().items() if name in there})
         made = ((part, part.server(settings)) for part in method.parts)
         self.steps: list[tuple[Part, ServerStep]] = [(part, step) for part, step in made if step is not None]
         self.holding = [step for _, step in self.steps if step.holds]
@@ -231,3 +235,13 @@ class ServerChain:
             params, state = step.apply(part.own(server), own)
             server |= part.named(state)
         return Snapshot(params, server, {**before.accepted, **{each.client: round for each in accepted}})
+
+
+def refuse_odd_types(params: Params) -> None:
+    """Complain about tensors that can be neither judged nor averaged."""
+    for name, value in params.items():
+        if value.is_complex():
+            raise DataError(f"model: {name} has complex numbers, which are not averaged here; keep two real tensors")
+        if value.dtype not in (*FLOATS, *WHOLE):
+            kind = str(value.dtype).removeprefix("torch.")
+            raise DataError(f"model: {name} is of type {kind}, which is not averaged here; keep it as float32 or int64")

@@ -57,7 +57,7 @@ def clip_group(origin: Params, tables: Sequence[Params], names: Sequence[str]) -
     whole = [name for name in names if not origin[name].is_floating_point()]
     names = [name for name in names if origin[name].is_floating_point()]
     for name in whole:
-        most = torch.stack([table[name] for table in tables]).median(dim=0).values
+        most = middle([table[name] for table in tables])
         for table in tables:
             if bool((table[name] > most).any()):
                 table[name] = torch.minimum(table[name], most)
@@ -88,10 +88,12 @@ class Coordinates(ServerStep):
 
     def of(self, values: Sequence[Tensor]) -> Tensor:
         """One tensor for these, (clients, ...) once they are stacked; what is not a float takes the median."""
-        stacked = torch.stack(list(values))
-        if not stacked.is_floating_point():
-            return stacked.sort(dim=0).values[(len(values) - 1) // 2]
-        return self.rule(stacked)
+        return self.rule(torch.stack(list(values))) if values[0].is_floating_point() else middle(values)
+
+
+def middle(values: Sequence[Tensor]) -> Tensor:
+    """The value in the middle, or the lower of two: a median for what is not a float, bool included."""
+    return torch.stack(list(values)).sort(dim=0).values[(len(values) - 1) // 2]
 
 
 def median(values: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedaccord.core.errors import DataError
 from fedaccord.core.records import ClientUpdate
+from fedaccord.server.chain import FLOATS, WHOLE
 from fedaccord.server.sizes import MAX_EXAMPLES
 
 RECEIVED = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3), "mask": torch.tensor([True, False])}
@@ -173,3 +174,20 @@ def test_complex_numbers_are_told_of_before_the_first_round():
 
     with pytest.raises(DataError, match="model: w has complex numbers"):
         server_chain(Waves())
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint64, torch.float8_e4m3fn])
+def test_types_that_torch_cannot_judge_are_told_of_before_the_first_round(dtype):
+    with pytest.raises(DataError, match=f"model: b is of type {str(dtype)[6:]}, which is not averaged here"):
+        server_chain(module_with({"w": torch.ones(2), "b": torch.ones(2).to(dtype)}, buffers={"b"}))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *WHOLE])
+@pytest.mark.parametrize("rule", ["mean", "clip", "trimmed", "median"])
+def test_any_other_type_of_buffer_is_averaged_by_every_rule(dtype, rule):
+    start = {"w": torch.ones(2), "b": torch.tensor([0, 1]).to(dtype), "none": torch.zeros(0, dtype=dtype)}
+    chain = server_chain(module_with(start, buffers={"b", "none"}), robust=rule)
+    updates = [ClientUpdate(client, start, 5, 0.1) for client in range(3)]
+    result = chain.aggregate(1, chain.start(start), updates, hyper(server_lr=1.0))
+    assert len(result.accepted) == 3
+    assert torch.equal(result.model.params["b"], start["b"])

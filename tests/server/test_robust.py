@@ -57,6 +57,16 @@ def test_clip_bounds_statistics_counters_and_slots_as_well():
     torch.testing.assert_close(change["w"], torch.full((2,), 0.3 * (1 + 10 + 10) / 3))
 
 
+def test_clip_takes_the_median_of_a_mask():
+    """Of True, False and False in the first place, and of True, True and False in the second."""
+    start = {"w": torch.ones(1), "mask": torch.tensor([False, False])}
+    chain = server_chain(module_with(start), robust="clip")
+    masks = [torch.tensor(mask) for mask in ([True, True], [False, True], [False, False])]
+    updates = [ClientUpdate(client, {**start, "mask": mask}, 5, 0.1) for client, mask in enumerate(masks)]
+    result = chain.aggregate(1, chain.start(start), updates, hyper(server_lr=1.0))
+    assert result.model.params["mask"].tolist() == [False, True]
+
+
 def test_a_far_liar_moves_the_mean_by_no_more_than_an_honest_client_could():
     honest = [[1.0, 0.0], [1.0, 0.1], [0.9, 0.0], [1.1, 0.0]]
     without, _ = joined("clip", honest)
