@@ -23,10 +23,11 @@ from fedaccord.core.settings import LENGTH, OPERATION
 from fedaccord.methods.registry import find
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.changes import other_settings
-from fedaccord.runtime.checkpoints import sealed
+from fedaccord.runtime.checkpoints import manifests, sealed, write_checkpoint
 from fedaccord.runtime.drive import checkpoint, drive
 from fedaccord.runtime.folder import RunFolder, read_rounds
 from fedaccord.runtime.identity import LATER, fingerprint, log_sha256, params_sha256
+from fedaccord.runtime.weights import newest
 from fedaccord.tasks import find_task
 
 ROUNDS = 12
@@ -201,6 +202,26 @@ def test_a_damaged_checkpoint_is_no_generation(tmp_path, whole):
     empty_the_manifest(folder / "000007.json")
     assert finish(tmp_path / "run", simulation(checkpoint_every=3)) == whole
     assert not (folder / "000007.json").exists()
+
+
+def test_files_of_other_names_are_left_alone(tmp_path):
+    """Copies that a person made, whole or not, and notes."""
+    stop_after(tmp_path / "run", simulation(rounds=5), 3)
+    place, kinds = tmp_path / "run" / "checkpoints", ("json", "safetensors")
+    for kind in kinds:
+        shutil.copy(place / f"000003.{kind}", place / f"000150 (copy).{kind}")
+        (place / f"notes.{kind}").write_text("{}")
+    assert newest(tmp_path / "run").round == 3
+    finish(tmp_path / "run", simulation(rounds=5))
+    stems = ("000004", "000005", "000150 (copy)", "notes")
+    assert {path.name for path in place.iterdir()} == {f"{stem}.{kind}" for stem in stems for kind in kinds}
+
+
+def test_checkpoints_go_by_their_number_beyond_six_digits(tmp_path):
+    for round in (999_998, 999_999, 1_000_000, 1_000_001):
+        write_checkpoint(tmp_path, ServerState(round, Snapshot({"w": torch.ones(2)}), None, {}), "", 0)
+        assert int(manifests(tmp_path)[-1].stem) == round
+    assert sorted(path.stem for path in tmp_path.glob("*.safetensors")) == ["1000000", "1000001"]
 
 
 def test_with_no_readable_checkpoint_the_log_is_kept_and_the_error_says_so(tmp_path):

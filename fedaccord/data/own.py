@@ -131,7 +131,7 @@ def as_inputs(array: np.ndarray, path: Path) -> np.ndarray:
         raise DataError(f"{path}: inputs of shape {array.shape}, expected (examples, features) or pictures")
     if array.dtype == np.uint8:
         return array
-    if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
+    if array.dtype.kind not in "iuf":
         raise DataError(f"{path}: inputs of type {array.dtype}, expected uint8 or floats")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
         array = array.astype(np.float32)
@@ -141,14 +141,14 @@ def as_inputs(array: np.ndarray, path: Path) -> np.ndarray:
 
 
 def as_labels(array: np.ndarray, path: Path) -> np.ndarray:
-    if array.ndim == 1 and np.issubdtype(array.dtype, np.integer):
+    if array.ndim == 1 and array.dtype.kind in "iu":
         return array
     told = f"{path}: labels of type {array.dtype} and shape {array.shape}, expected one integer each"
     if array.dtype.kind in "US":
         raise DataError(f"{told}; number them: {NUMBER}")
     if array.ndim == 2 and array.shape[1] == 1:
         raise DataError(f"{told}; y[:, 0] has them")
-    if np.issubdtype(array.dtype, np.floating):
+    if array.dtype.kind == "f":
         raise DataError(
             f"{told}; class numbers: y.astype(int); for a regression write a task with a loss (docs/tasks.md)"
         )

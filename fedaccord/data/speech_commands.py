@@ -42,7 +42,7 @@ def load() -> DataSet:
         )
     try:
         seal = derived.with_suffix(".sha256").read_text().strip()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{derived}: its .sha256 cannot be read; delete it and fetch it again") from error
     return from_features(sources.read_verified(derived, seal), str(derived))
 

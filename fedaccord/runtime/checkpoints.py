@@ -7,6 +7,7 @@ the length that the log had; anything that is damaged is as good as absent.
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,18 +58,29 @@ def write_checkpoint(folder: Path, state: ServerState, about: str, log_bytes: in
             f"a checkpoint's manifest of {len(manifest):,} bytes, {NOTE:,} at most: there are too many clients"
         )
     write_durably(folder / f"{stem}.json", manifest)
-    for old in sorted(folder.glob("*.json"))[:-GENERATIONS]:
+    found = manifests(folder)
+    for old in found[:-GENERATIONS]:
         remove(old)
-    kept = {manifest.stem for manifest in folder.glob("*.json")}
-    for file in folder.glob("*.safetensors"):
+    kept = {manifest.stem for manifest in found[-GENERATIONS:]}
+    for file in by_round(folder, "safetensors"):
         if file.stem not in kept:
             remove(file)
 
 
+def manifests(folder: Path) -> list[Path]:
+    """Those of all checkpoints, oldest first."""
+    return by_round(folder, "json")
+
+
+def by_round(folder: Path, kind: str) -> list[Path]:
+    """The files of this kind that are named by a round, oldest first; others are somebody else's."""
+    found = (path for path in folder.glob(f"*.{kind}") if re.fullmatch("[0-9]+", path.stem))
+    return sorted(found, key=lambda path: int(path.stem))
+
+
 def oldest_needed(folder: Path) -> dict[int, int]:
     """Client -> the oldest round from which a checkpoint that is kept may have to go on."""
-    oldest = min(folder.glob("*.json"), key=lambda manifest: int(manifest.stem))
-    body = read_json(oldest)["body"]
+    body = read_json(manifests(folder)[0])["body"]
     needed = {int(client): round for client, round in body["accepted"].items()}
     for client, round in (body["previous_accepted"] or {}).items():
         needed[int(client)] = min(round, needed.get(int(client), round))

@@ -1,4 +1,5 @@
-"""The run folder: settings, one JSON line a round, checkpoints. A kill at any instant loses at most one round.
+"""The run folder: settings, one JSON line a round, checkpoints. A kill at any instant loses the rounds since the last
+checkpoint: with checkpoint_every = 1, the default, at most the one in progress.
 
     settings.toml              every setting
     rounds.jsonl               append-only
@@ -43,7 +44,7 @@ from fedaccord.core.files import (
 )
 from fedaccord.core.packages import encode
 from fedaccord.core.records import Metric, Params, RoundLog, ServerState
-from fedaccord.runtime.checkpoints import Checkpoint, oldest_needed, read_checkpoint, write_checkpoint
+from fedaccord.runtime.checkpoints import Checkpoint, manifests, oldest_needed, read_checkpoint, write_checkpoint
 from fedaccord.runtime.lines import LINE, RATIO, UNPACKED, end_of, rounds_in
 from fedaccord.server.privacy import SECRET
 
@@ -164,19 +165,19 @@ class RunFolder:
 
         The start is a checkpoint too, so a log without any means that something was deleted: then nothing is touched.
         """
-        manifests = sorted((self.path / CHECKPOINTS).glob("*.json"), reverse=True)
+        newest_first = manifests(self.path / CHECKPOINTS)[::-1]
         if read_raw(self.path).get("version", 1) < config.VERSION:
             raise RunError(
                 f"{self.path}: was begun by fedaccord 0.1; it can be shown and compared, but not gone on with"
             )
         written = (self.path / ROUNDS).stat().st_size
-        good = (read_checkpoint(manifest) for manifest in manifests)
+        good = (read_checkpoint(manifest) for manifest in newest_first)
         found = next((checkpoint for checkpoint in good if checkpoint and checkpoint.log_bytes <= written), None)
-        if found is None and (written or any(int(manifest.stem) > 0 for manifest in manifests)):
+        if found is None and (written or any(int(manifest.stem) > 0 for manifest in newest_first)):
             raise RunError(
                 f"{self.path}: no checkpoint fits {ROUNDS}: files are damaged or missing; nothing was changed"
             )
-        for manifest in manifests:  # a damaged one would count as a generation, and be read for what clients keep
+        for manifest in newest_first:  # a damaged one would count as a generation, and be read for what clients keep
             if found is not None and int(manifest.stem) > found.state.round:
                 remove(manifest)
         try:

@@ -16,7 +16,7 @@ from fedaccord.core.packages import decode, encode
 from fedaccord.core.params import load_params
 from fedaccord.core.records import Packages, Params, ServerState
 from fedaccord.core.travel import HOME
-from fedaccord.runtime.checkpoints import read_checkpoint
+from fedaccord.runtime.checkpoints import manifests, read_checkpoint
 from fedaccord.runtime.checks import settle_sizes
 from fedaccord.runtime.folder import CHECKPOINTS, FIXED, PRIVATE, read_rounds, read_settings
 from fedaccord.runtime.parts import build, example_of
@@ -59,8 +59,8 @@ def kept_by(run: Path, state: ServerState, client: int) -> Packages:
 def newest(run: Path) -> ServerState:
     """The state of the newest checkpoint."""
     read_settings(run)  # complains if this is no run folder
-    manifests = sorted((run / CHECKPOINTS).glob("*.json"), reverse=True)
-    found = next((checkpoint for each in manifests if (checkpoint := read_checkpoint(each)) is not None), None)
+    newest_first = manifests(run / CHECKPOINTS)[::-1]
+    found = next((checkpoint for each in newest_first if (checkpoint := read_checkpoint(each)) is not None), None)
     if found is None:
         raise RunError(f"{run}: there is no checkpoint, so there are no weights")
     return found.state

@@ -121,9 +121,12 @@ def changed(value: float) -> np.ndarray:
         ({"x": changed(1e300), "y": Y}, "an input is not finite"),  # beyond float32
         ({"x": FLOATS + 1j, "y": Y}, "inputs of type complex128, expected uint8 or floats"),
         ({"x": FLOATS.astype(str), "y": Y}, "inputs of type <U32, expected uint8 or floats"),
+        ({"x": X.astype("m8[s]"), "y": Y}, r"inputs of type timedelta64\[s\], expected uint8 or floats"),
+        ({"x": X > 3, "y": Y}, "inputs of type bool, expected uint8 or floats"),
         ({"x": np.uint8(3), "y": Y}, r"inputs of shape \(\), expected"),
         ({"x": X[:, 0, 0, 0], "y": Y}, r"inputs of shape \(20,\), expected"),
         ({"x": X, "y": Y.astype(float)}, r"labels of type float64 and shape \(20,\), expected one integer each"),
+        ({"x": X, "y": Y.astype("m8[s]")}, r"labels of type timedelta64\[s\] and shape \(20,\), expected one integer"),
         ({"x": X, "y": Y[:, None]}, r"labels of type int64 and shape \(20, 1\), expected one integer each"),
         ({"x": X, "y": np.int64(0)}, r"labels of type int64 and shape \(\), expected one integer each"),
         ({"x": X, "y": Y - 1}, "label -1 is out of range, expected 0 to 2"),

@@ -299,7 +299,11 @@ def unseal(derived: Path) -> None:
     derived.with_suffix(".sha256").unlink()
 
 
-@pytest.mark.parametrize("spoil", [damage, unseal])
+def scribble(derived: Path) -> None:
+    derived.with_suffix(".sha256").write_bytes(b"\xff\xff")
+
+
+@pytest.mark.parametrize("spoil", [damage, unseal, scribble])
 def test_kept_features_that_were_changed_are_refused_with_the_files_name(spoil, tmp_path):
     sc.fetch(put(tmp_path, small_recordings()))
     spoil(sc.derived_file())
