@@ -21,6 +21,8 @@ from fedaccord.runtime.build import Setup
 BLOCKS = "▁▂▃▄▅▆▇█"
 SHOWN_CLIENTS = 12
 QUIET_SECONDS = 2.0
+POINTS = 1000
+"""Values of a curve that are held at most."""
 
 
 class View:
@@ -88,48 +90,75 @@ class LineView(View):
                 print(f"  {sentence}", flush=True)
 
 
+class Curve:
+    """The values of a curve; of too many, every other one goes, so a long run does not grow."""
+
+    def __init__(self) -> None:
+        self.kept: list[float] = []
+        self.every, self.seen, self.last = 1, 0, 0.0
+
+    def add(self, value: float) -> None:
+        if self.seen % self.every == 0:
+            self.kept.append(value)
+        if len(self.kept) > POINTS:
+            self.kept, self.every = self.kept[::2], 2 * self.every
+        self.seen, self.last = self.seen + 1, value
+
+    def values(self) -> list[float]:
+        """Those that are kept, at equal distances, and the last."""
+        ends = (len(self.kept) - 1) * self.every == self.seen - 1
+        return self.kept if ends else [*self.kept, self.last]
+
+
 class LiveView(View):
     """One picture that changes in place: the curves, and every client with what it holds and what it did."""
 
     def __init__(self, setup: Setup, console: Console):
         self.setup = setup
         self.percent = percentages(setup)
-        self.logs: list[RoundLog] = []
+        self.last: RoundLog | None = None
+        self.losses = Curve()
+        self.tested: dict[str, Curve] = {}  # metric -> its values
+        self.measured: list[str] = []  # the metrics that were measured last
         self.attendance = Attendance()
         self.began = time.monotonic()
-        self.resumed_at = 0
+        self.shown = 0  # rounds since then
         self.live = Live(console=console, refresh_per_second=8, get_renderable=self.picture)
 
     def begin(self, done: Sequence[RoundLog]) -> None:
-        self.logs = list(done)
-        self.attendance = attendance(done)
-        self.resumed_at = len(done)
-        self.began = time.monotonic()
+        for log in done:
+            self.show(log)
+        self.began, self.shown = time.monotonic(), 0
         self.live.start()
 
     def show(self, log: RoundLog) -> None:
         self.attendance.add(log)
-        self.logs.append(log)
+        if log.loss is not None:
+            self.losses.add(log.loss)
+        for name, value in log.metrics.items():
+            self.tested.setdefault(name, Curve()).add(value)
+        self.measured = list(log.metrics) or self.measured
+        self.shown += 1
+        self.last = log
 
     def end(self) -> None:
         self.live.refresh()
         self.live.stop()
 
     def picture(self) -> Panel:
-        settings, logs = self.setup.settings, self.logs
+        settings, log = self.setup.settings, self.last
         title = f"{settings.task}  {settings.method}  {settings.split}  C={settings.fraction:g}  seed {settings.seed}"
-        if not logs:
+        if log is None:
             return Panel("the first round is under way ...", title=title, expand=False)
-        log = logs[-1]
-        losses = [entry.loss for entry in logs if entry.loss is not None]
+        losses = self.losses.values()
         curves = Table.grid(padding=(0, 2))
-        for name in next((entry.metrics for entry in reversed(logs) if entry.metrics), {}):
-            tested = [entry.metrics[name] for entry in logs if name in entry.metrics]
+        for name in self.measured:
+            tested = self.tested[name].values()
             percent = name in self.percent
             line = sparkline(tested, 0.0, 1.0) if percent else sparkline(tested)
             curves.add_row(f"test {name}", Text(line, "green"), shown(tested[-1], percent))
         curves.add_row("loss", Text(sparkline(losses), "yellow"), f"{losses[-1]:.3f}" if losses else "")
-        pace = (time.monotonic() - self.began) / max(1, len(logs) - self.resumed_at)
+        pace = (time.monotonic() - self.began) / max(1, self.shown)
         left = pace * (settings.rounds - log.round)
         early = out_of_patience(settings.patience, log.round, log.best)
         progress = Table.grid(padding=(0, 2))
