@@ -1,6 +1,8 @@
 """What travels comes back exactly, and what cannot be read is a refusal."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,12 +11,14 @@ from helpers import hyper
 from fedaccord.core.records import ClientUpdate, Order, Refusal
 from fedaccord.flower.wire import (
     CLASSES,
+    IN_AN_ORDER,
     client_record,
     identity_record,
     order_record,
     read_identity,
     read_order,
     read_update,
+    refusal_record,
     update_record,
 )
 from fedaccord.runtime.identity import params_sha256
@@ -76,3 +80,13 @@ def test_a_reply_of_another_client_or_round_is_a_refusal(said):
     reply = update_record(ClientUpdate(4, order.params, 5, 0.1, round=3))
     assert isinstance(read_update(4, order, reply), ClientUpdate)
     assert "not this client's" in read_update(4, order, {**reply, **said}).why
+
+
+def test_the_documentation_names_all_that_travels():
+    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    told = {way: set(re.findall(r"`(\w+)`", re.search(rf"^\| {way} \|.*$", page, re.M)[0])) for way in ("down", "up")}
+    everything = ClientUpdate(2, {}, 7, 0.1, {"slot": {}}, 0.1, 0.1, {"accuracy": 0.5}, round=3, done=0.5)
+    assert told["down"] == IN_AN_ORDER.keys()
+    assert told["up"] == update_record(everything).keys() | refusal_record("no").keys()
+    said = re.search(r"^Once at the start .*$", page, re.M)[0]
+    assert set(re.findall(r"`(\w+)`", said)) == identity_record(1, [3], 3).keys()
