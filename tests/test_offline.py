@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fedaccord.cli import main
+
 FEDACCORD = [sys.executable, "-m", "fedaccord.cli"]
 ROOT = Path(__file__).parent.parent
 WATCH = """
@@ -108,3 +110,38 @@ def test_a_word_with_a_stranger_is_told_from_one_with_oneself():
     assert elsewhere('["socket.getaddrinfo", "example.org", "443"]')
     assert not elsewhere('["socket.connect", "(\'127.0.0.1\', 80)"]')
     assert not elsewhere('["socket.connect", "/tmp/socket"]')
+
+
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+"""Flower reports to its makers and asks them for a newer version unless it finds these as it is imported."""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_flower_is_told_to_keep_to_itself_by_a_command(tmp_path, monkeypatch):
+    pytest.importorskip("flwr")
+    monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name not in QUIET})
+    assert main(["federation", "key", str(tmp_path / "key")]) == 0
+    assert os.environ.items() >= QUIET.items()
+
+
+@pytest.mark.slow
+def test_flower_is_not_imported_before_it_is_told():
+    looks = "import sys, fedaccord.cli.federation, fedaccord.runtime.federation; sys.exit('flwr' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", looks], cwd=ROOT).returncode == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_processes_of_a_local_federation_keep_to_themselves(tmp_path, monkeypatch):
+    pytest.importorskip("flwr")
+    from fedaccord.flower import local
+
+    monkeypatch.setattr(os, "environ", {**os.environ, **dict.fromkeys(QUIET, "other")})
+    given = []
+    made = local.LocalFederation(tmp_path / "federation", 1, insecure=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(local.subprocess, "Popen", lambda words, env, **more: given.append(env))
+        for part in made.parts():
+            made.spawn(part)
+    made.end()
+    assert len(given) == 3
+    assert all(env.items() >= QUIET.items() for env in given)
