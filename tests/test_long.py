@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from fedaccord.experiments import comparison, long
 from fedaccord.experiments import paper as reproduction
 from fedaccord.experiments import study as studies
 from fedaccord.experiments.lab import IID, Lab, problem
-from fedaccord.experiments.long import LINES, Line, Wanted, lab_in, study_of
+from fedaccord.experiments.long import LINES, Line, Wanted, choices_of, lab_in, study_of
 from fedaccord.experiments.search import Schedule, Search, stretched
 from fedaccord.report import paper, tables
 from fedaccord.report.spent import Reading
@@ -146,8 +147,33 @@ def test_a_long_table_is_run_and_published(tmp_path, monkeypatch, capsys):
 NAME = "iid-FA+AH-C1.0-s0"
 
 
+@pytest.mark.parametrize(("task", "rows"), [("mnist", 9), ("cifar10", 3), ("kws", 3)])
+def test_choices_are_runs_of_their_own_beside_those_of_the_table(task, rows, searched):
+    study, table = choices_of(task, searched), study_of(task, searched)
+    assert len(study.rows) == rows
+    table_names = {cell.name for cell in studies.cells(table)}
+    names = [cell.name for cell in studies.cells(study)]
+    assert len(set(names)) == len(names)
+    default = [cell.name for cell in studies.cells(study) if cell.row is study.rows[0]]
+    assert set(names) & table_names == set(default)
+    assert len(default) == 3 * len(study.rows[0].methods)
+
+
+def test_a_choice_is_worth_its_difference_to_the_default_with_the_same_seeds(searched, tmp_path, monkeypatch):
+    """1, 2 and 3 points: 2 -+ 4.303 / sqrt(3)."""
+    study = choices_of("kws", searched)
+    monkeypatch.setattr(studies, "finished", lambda cell, folder: cell.method == "FA+AH" and "adam" not in cell.name)
+    monkeypatch.setattr(
+        long, "mean_of_last", lambda run: 50.0 + (int(run.name[-1]) + 1 if "printed" in run.name else 0)
+    )
+    assert long.worth(study, tmp_path).lines == [
+        ["non-iid, C=1", "FA+AH", "50.0 ± 0.00", "–"],
+        ["non-iid, C=1, printed", "FA+AH", "52.0 ± 1.00", "+2.0 (-0.5 to +4.5)"],
+    ]
+
+
 def test_schedules_are_found_where_the_lab_keeps_its_own():
     """MNIST's rows are four times the lab's problems of the same name, whose oracles are published."""
-    row = study_of("mnist", lab_in(Path(__file__).parents[1] / "results" / "tuner")).rows[1]
-    oracle = Schedule(0.2, 0.9886, 6, 0.9945)  # results/tuner/mnist-one-C1/FA-oracle.json
-    assert row.tuned["FA"] == asdict(stretched(oracle, 4))
+    folder = Path(__file__).parents[1] / "results" / "tuner"
+    oracle = json.loads((folder / "mnist-one-C1" / "FA-oracle.json").read_text())["chosen"]
+    assert study_of("mnist", lab_in(folder)).rows[1].tuned["FA"] == asdict(stretched(Schedule(**oracle), 4))

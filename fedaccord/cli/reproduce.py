@@ -19,12 +19,16 @@ def add(commands: Any, words: Sequence[str]) -> None:
         help="the paper's tables and figures, and NIID-Bench's",
         description="Make the paper's tables and figures, with its own figures beside ours: mnist, cifar10, kws "
         "(tables and curves), search (the fixed schedules that were tried), steps (accuracy by local steps a round), "
-        "overhead (run time), evolution (of the tuner), or all of these. niid-bench: the label-skew rows of NIID-Bench "
+        "overhead (run time), evolution (of the tuner), choices (what others than the default are worth; with --budget "
+        "paper), or all of these. niid-bench: the label-skew rows of NIID-Bench "
         "(Li et al., 2022) on CIFAR-10, with the published figures and the difference; a run takes about an hour on "
         "one core. What was cut off is gone on with by the same command.",
     )
     reproduce.add_argument(
-        "parts", nargs="+", metavar="PART", help="mnist cifar10 kws search steps overhead evolution all, niid-bench"
+        "parts",
+        nargs="+",
+        metavar="PART",
+        help="mnist cifar10 kws search steps overhead evolution choices all, niid-bench",
     )
     reproduce.add_argument(
         "--budget", choices=("cpu", "paper"), default="cpu",
@@ -54,6 +58,8 @@ def reproduce_command(options: argparse.Namespace) -> int:
     for part in options.parts:
         if part not in (*paper.PARTS, "all", NIID):
             raise SettingsError(f"reproduce: unknown '{part}'; there are {', '.join(paper.PARTS)}, all and {NIID}")
+    if "choices" in options.parts and options.budget == "cpu":
+        raise SettingsError("reproduce: choices are looked at with --budget paper")
     for name in ("rows", "methods", "seeds", "rounds"):
         if getattr(options, name) is None or NIID in options.parts:
             continue

@@ -151,8 +151,12 @@ def grid_of(table: tables.Table, lines: Sequence[Line], equal: str, figure: Call
 def against(
     seeds: Mapping[int, Reading], plain: Mapping[int, Reading], metric: MetricNote, figure: Callable[[Reading], float]
 ) -> str:
-    """The mean difference to FA with the same seed, and its confidence interval over the seeds."""
-    apart = [figure(found) - figure(plain[seed]) for seed, found in seeds.items() if seed in plain]
+    """The difference to FA with the same seeds."""
+    return difference([figure(found) - figure(plain[seed]) for seed, found in seeds.items() if seed in plain], metric)
+
+
+def difference(apart: Sequence[float], metric: MetricNote) -> str:
+    """The mean of these, and its confidence interval; a dash for what is not known."""
     if not apart:
         return "–"
     shown = "+.1f" if metric.percent else "+.3g"

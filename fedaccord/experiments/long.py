@@ -4,20 +4,27 @@ A row's schedules come from a search at a quarter of its length: the lab's, with
 server's set. FA+WD has FA's; FA+RM's search begins at FA's best. The tuner's runs need none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedaccord import config
 from fedaccord.core.errors import SettingsError
+from fedaccord.experiments import study as studies
+from fedaccord.experiments.comparison import difference
 from fedaccord.experiments.lab import HALF, IID, ONE, PROBLEMS, Lab, Problem, problem
 from fedaccord.experiments.search import stretched
-from fedaccord.experiments.study import Cell, Row, Study, cells
-from fedaccord.report import paper
+from fedaccord.experiments.study import Cell, Row, Study
+from fedaccord.methods.registry import find
+from fedaccord.report import paper, tables
+from fedaccord.report.grid import Grid
+from fedaccord.report.spent import ROUNDS, read_at, read_tests
 
 LONGER = 4
 """A row is so many times as long as the problem on which its schedules are searched."""
 SEEDS = 3
+NOTHING: Mapping[str, Any] = {}
 FIXED = {"FA": "FA", "FA+WD": "FA", "FA+RM": "FA+RM"}
 """Methods with a fixed schedule -> the client part for which it is searched."""
 
@@ -45,8 +52,8 @@ class Line:
     def rounds(self) -> int:
         return int(LONGER * self.problem.settings["rounds"])
 
-    def row(self, lab: Lab) -> Row:
-        """With all methods whose schedules are known by now."""
+    def row(self, lab: Lab, tag: str = "", changes: Mapping[str, Any] = NOTHING) -> Row:
+        """With all methods whose schedules are known by now; `tag`: what the changes are called."""
         found = {part: lab.search(self.problem, part) for part in set(FIXED.values())}
         tuned: dict[str, dict[str, Any]] = {}
         for method, part in FIXED.items():
@@ -56,7 +63,7 @@ class Line:
         methods = tuple(name for name in paper.METHODS if name not in FIXED or name in tuned)
         often = {"rounds": self.rounds, "test_every": self.test_every, "checkpoint_every": self.test_every}
         own = {name: value for name, value in self.problem.settings.items() if name not in ("split", "fraction")}
-        return Row(self.split, self.fraction, methods, SEEDS, {**own, **often}, tuned)
+        return Row(self.split, self.fraction, methods, SEEDS, {**own, **often, **changes}, tuned, tag)
 
 
 def sharing(problem: Problem) -> Problem:
@@ -84,6 +91,35 @@ LINES = {
     ),
 }
 """In the order of the paper's tables."""
+
+AH = ("FA+RM+AH", "FA+AH")
+AS_PRINTED = config.printed(find("FA+RM+AH"))
+BY_ADAM = {"psi": "adam", "hyper_lr": 0.01}
+CHOICES: dict[str, tuple[str, tuple[str, ...], dict[str, dict[str, Any]]]] = {
+    "mnist": (
+        "non-iid-C0.5",
+        AH,
+        {
+            "population": {"weighting": "population"},
+            "cross-entropy": {"yardstick": "cross-entropy"},
+            "he": {"init": "he"},
+            "last-model": {"average": False},
+            "random-cohorts": {"cohorts": "random"},
+            "ascent": {"psi": "ascent", "hyper_lr": 0.01},
+            "adam": BY_ADAM,
+            "printed": AS_PRINTED,
+        },
+    ),
+    **{
+        task: (
+            "non-iid-C1",
+            ("FA", "FA+RM", *AH),
+            {"printed": AS_PRINTED, "printed-adam": {**AS_PRINTED, **BY_ADAM}},
+        )
+        for task in ("cifar10", "kws")
+    },
+}
+"""Of each task a row, some of its methods, and what becomes of them with one of these in place of the default."""
 
 HEADINGS = {
     "mnist": "MNIST, 800 rounds",
@@ -118,7 +154,7 @@ class Wanted:
         order = list(self.methods or paper.METHODS)
         found = [
             cell
-            for cell in cells(study)
+            for cell in studies.cells(study)
             if (cell.row.split, cell.row.fraction) in rows and cell.method in order and cell.seed < self.seeds
         ]
         return sorted(found, key=lambda cell: (cell.seed, order.index(cell.method)))
@@ -134,6 +170,36 @@ def lab_in(folder: Path) -> Lab:
 
 def searching(problems: Sequence[Problem], folder: Path, parts: Sequence[str]) -> Lab:
     return Lab(folder, problems, parts, {}, (), search_only=True)
+
+
+def choices_of(task: str, lab: Lab) -> Study:
+    """A row as it is by default, which is the table's own, and with each change of CHOICES."""
+    name, methods, changes = CHOICES[task]
+    line = next(line for line in LINES[task] if line.name == name)
+    rows = (line.row(lab), *(line.row(lab, f"-{what}", each) for what, each in changes.items()))
+    named = tuple(replace(row, methods=tuple(each for each in row.methods if each in methods)) for row in rows)
+    return Study(task, named, f"{HEADINGS[task]}: what other choices than the default are worth")
+
+
+def worth(study: Study, folder: Path) -> Grid:
+    """The mean of the last five tests with each choice, and the difference to the default with the same seeds."""
+    groups = studies.complete(study, folder)
+    found = {place: mean_of_last(folder / cells[0].name) for place, cells in groups.items()}
+    body, metric = [], tables.ACCURACY
+    for number, row in enumerate(study.rows):
+        for method in row.methods:
+            seeds = {seed: value for (row_, name, seed), value in found.items() if (row_, name) == (number, method)}
+            apart = [value - found[0, method, seed] for seed, value in seeds.items() if (0, method, seed) in found]
+            if seeds:
+                figure = tables.written(tables.figure_of(list(seeds.values())), "±", metric)
+                body.append([studies.label(row), method, figure, "–" if number == 0 else difference(apart, metric)])
+    return Grid(study.heading, ["", "method", "last five", "to the default (95 %)"], body)
+
+
+def mean_of_last(run: Path) -> float:
+    found = read_at([read_tests(run)], ROUNDS)
+    assert found is not None
+    return found.last
 
 
 def study_of(task: str, lab: Lab) -> Study:

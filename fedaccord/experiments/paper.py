@@ -153,7 +153,7 @@ STEPS = {
     ),
 }
 EVERY = {**TABLES, **SEARCHES, **STEPS}
-PARTS = ("mnist", "cifar10", "kws", "search", "steps", "overhead", "evolution")
+PARTS = ("mnist", "cifar10", "kws", "search", "steps", "overhead", "evolution", "choices")
 TASKS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "kws": "keywords"}
 
 Say = Callable[[str], None]
@@ -200,6 +200,9 @@ class Reproduction:
                 self.sweep(sweep)
         elif name == "overhead":
             self.overhead()
+        elif name == "choices":
+            for task in self.long:
+                self.choices(task)
         else:
             self.evolution()
 
@@ -227,6 +230,14 @@ class Reproduction:
         for equal in (costs.ROUNDS, costs.STEPS):
             _, spent = comparison.compare(study, self.home(name), equal, as_published=True)
             studies.write_tables(spent, self.folder / "tables" / f"{self.home(name).name}-{equal}", grid.FORMS)
+
+    def choices(self, name: str) -> None:
+        """What other choices than the default are worth; the runs are beside those of the long table."""
+        study = long.choices_of(name, self.lab)
+        self.complete(name, self.wanted.of(study))
+        found = long.worth(study, self.home(name))
+        studies.write_tables(found, self.folder / "tables" / f"{self.home(name).name}-choices", grid.FORMS)
+        self.say(grid.markdown(found))
 
     def search(self, name: str) -> None:
         """Find the schedules that the wanted runs of a long table need."""
