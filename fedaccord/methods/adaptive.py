@@ -40,7 +40,9 @@ class AdaptiveHyper(Part):
             "The rate follows the length of the server's step, the SGD iterations how far the clients agree.",
             printed=False,
         ),
-        at_least(1, "hold", 4, "Rounds that AH holds a choice for, at least; whole passes if it can.", printed=1),
+        at_least(
+            1, "hold", 4, "Rounds that AH holds a choice for; whole passes if it can, at most Z rounds.", printed=1
+        ),
         at_least(1, "interval", 10, "Z, how many choices back AH looks.", printed=5),
         setting(
             "precision",
@@ -87,11 +89,10 @@ class AdaptiveHyper(Part):
 
 
 def rounds_held(settings: Mapping[str, Any]) -> int:
-    """Whole passes over the clients, as many as are needed; where cohorts are random, just that many rounds."""
-    if settings["cohorts"] == "random":
-        return int(settings["hold"])
-    one = pass_length(settings["clients"], settings["fraction"])
-    return one * math.ceil(settings["hold"] / one) if one <= LONGEST else int(settings["hold"])
+    """Whole passes, as many as are needed; where cohorts are random, just that many rounds; never more than Z."""
+    one = 1 if settings["cohorts"] == "random" else pass_length(settings["clients"], settings["fraction"])
+    held = one * math.ceil(settings["hold"] / one) if one <= LONGEST else int(settings["hold"])
+    return min(held, int(settings["interval"]))
 
 
 def lap(settings: Mapping[str, Any]) -> int:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fedaccord.core.records import Hyper
 from fedaccord.core.seeds import generator
+from fedaccord.methods.adaptive import rounds_held
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.policy.reinforce import LARGEST, SMALLEST, Reinforce, bounded
 
@@ -265,6 +266,22 @@ def test_a_choice_that_is_held_earns_what_all_its_rounds_earned_together():
     state = tuner.learn(state, seen(0.2))
     assert [entry["reward"] for entry in state["window"]] == [pytest.approx(0.28)]
     assert state["pending"] == []
+
+
+@pytest.mark.parametrize(("changes", "rounds"), [
+    ({}, 4),
+    ({"fraction": 0.5}, 4),  # two passes of two rounds
+    ({"clients": 20, "fraction": 0.3}, 4),  # one pass
+    ({"clients": 20, "fraction": 0.35}, 6),  # two of three rounds
+    ({"clients": 20, "fraction": 0.35, "cohorts": "random"}, 4),
+    ({"clients": 20, "fraction": 0.35, "interval": 5}, 5),
+    ({"fraction": 0.1, "hold": 7}, 7),  # a pass of ten rounds is too long to be waited for
+    ({"hold": 50, "interval": 5}, 5),
+    ({"hold": 50, "interval": 5, "cohorts": "random"}, 5),
+])  # fmt: skip
+def test_a_choice_is_held_for_whole_passes_and_never_longer_than_z(changes, rounds):
+    usual = {"clients": 10, "fraction": 1.0, "cohorts": "passes", "hold": 4, "interval": 10}
+    assert rounds_held({**usual, **changes}) == rounds
 
 
 @pytest.mark.parametrize("psi", ["ascent", "adam", "scaled", "walk"])
