@@ -45,7 +45,7 @@ OPPOSED, ALIKE = 0.06, 0.12
 On fifteen problems, two or three seeds each: one class a client -0.13 to -0.03, ten of a hundred such clients 0.05 and
 0.07, Dirichlet 0.1 0.00 to 0.22, iid 0.12 to 0.65."""
 FEW, MANY = 3.0, 64.0
-"""SGD iterations of opposed and of alike clients."""
+"""SGD iterations of opposed and of alike clients; those next to them on the grid are done, by default 3 and 80."""
 AIM, USUAL = 0.015, 8.0
 """How far clients shall go in a round, as a share of the model's norm, and in so many iterations, where the first was
 out of proportion: as on the lab's problems in the middle of the grid."""
@@ -75,6 +75,8 @@ takes at least."""
 
 SOON = 6
 """Rounds within which a second model that is taken back says that the rate is too high."""
+STILL = 1e-4
+"""A move of mu by less than this part of the grid is no story."""
 
 State = dict[str, Any]
 
@@ -211,7 +213,9 @@ class Pace:
         if pace["rounds"] < max(SHORTEST, 2 * self.span):
             return pace, mu
         last = RUN_IN / 2 if between and not far else -BACK * searched
-        return self.moved({**pace, "run_in": False}, mu, last, "the run-in is over")
+        told, pace = pace["told"], {**pace, "run_in": False}
+        pace, mu = self.moved(pace, mu, last, "the run-in is over")
+        return pace if pace["told"] != told else tell(pace, "it is over"), mu
 
     def noticed(self, pace: State, seen: Observation) -> State:
         """With what this round showed of the clients' steps and of the server's."""
@@ -254,8 +258,8 @@ class Pace:
         if "steps" not in self.grid.names or not pace["cosines"]:
             return pace, mu
         alike = self.alike(pace)
-        why = f"the clients' steps {'are opposed' if alike < 0.5 else 'agree'}"
-        return self.iterate(pace, mu, FEW * (MANY / FEW) ** alike, why)
+        how = "are opposed" if alike == 0.0 else "agree" if alike == 1.0 else "agree in part"
+        return self.iterate(pace, mu, FEW * (MANY / FEW) ** alike, f"the clients' steps {how}")
 
     def iterates_more(self, before: list[float], after: list[float]) -> bool:
         """Whether the SGD iterations have gone up from one mu to the other."""
@@ -269,8 +273,10 @@ class Pace:
         there = place(axis, count)
         if abs(there - here) < 0.02:
             return pace, mu  # a fraction of what lies between two values of the grid
-        told = f"{'more' if there > here else 'fewer'} SGD iterations, about {axis.value_at(there):.0f}"
-        return {**pace, "told": f"{told}: {why}" if why else told}, put(there, number, mu)
+        before, after = (axis.typed(nearest(axis, z)) for z in (here, there))
+        way = "more" if after > before else "fewer" if after < before else "as many"
+        told = f"{way} SGD iterations, about {after:g}"
+        return tell(pace, f"{told}: {why}" if why else told), put(there, number, mu)
 
     def moved(self, pace: State, mu: list[float], size: float, why: str) -> tuple[State, list[float]]:
         """The rate by this much in its logarithm, within the grid."""
@@ -281,8 +287,10 @@ class Pace:
         there = place(axis, axis.value_at(here) * math.exp(size))
         if abs(there - here) < 1e-9:
             return pace, mu  # at the edge of the grid
-        told = f"learning rate {axis.value_at(here):.3g} to {axis.value_at(there):.3g}: {why}"
-        return {**pace, "told": "; ".join(filter(None, (pace["told"], told)))}, put(there, number, mu)
+        if abs(there - here) >= STILL:
+            told = " to ".join(apart(axis.value_at(here), axis.value_at(there)))
+            pace = tell(pace, f"learning rate {told}: {why}")
+        return pace, put(there, number, mu)
 
 
 def trend(lengths: list[float]) -> float:
@@ -291,6 +299,27 @@ def trend(lengths: list[float]) -> float:
         return 0.0
     mean = float(np.mean(lengths))
     return mean if abs(mean) >= max(0.5, float(np.std(lengths))) else 0.0
+
+
+def tell(pace: State, text: str) -> State:
+    """With one more thing to tell of this round."""
+    return {**pace, "told": "; ".join(filter(None, (pace["told"], text)))}
+
+
+def apart(one: float, other: float, figures: int = 3) -> tuple[str, str]:
+    """Both values in words, with as many figures as it takes to tell them apart, and at least so many."""
+    pairs = [(written(one, n), written(other, n)) for n in range(figures, 18)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+
+
+def written(value: float, figures: int) -> str:
+    """So many figures, never in powers of ten: 0.0092, 4.1, 130."""
+    return np.format_float_positional(float(f"{value:.{figures}g}"), trim="-")
+
+
+def nearest(axis: Axis, z: float) -> int:
+    """The number of the grid's value next to a normalised point."""
+    return int(np.abs(axis.points - z).argmin())
 
 
 def place(axis: Axis, value: float) -> float:

@@ -1,6 +1,7 @@
 """The run-in, and how the rate and the iterations follow what the server sees."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -173,19 +174,29 @@ def test_from_a_corner_where_every_round_blows_up_it_comes_down_by_fours():
     assert state["pending"] == []
 
 
-@pytest.mark.parametrize(("alignments", "lap", "steps"), [
-    ((OPPOSED,) * 4, 1, 3),
-    ((ALIKE,) * 4, 1, 64),
-    ((ALIKE, OPPOSED, ALIKE, ALIKE), 1, 3),  # once opposed, always opposed: they may all mend the same overshoot
-    ((ALIKE, OPPOSED, ALIKE, OPPOSED), 2, 64),  # but two halves of alike clients may differ: a pass counts as a whole
-    ((ALIKE, ALIKE, OPPOSED, OPPOSED), 2, 3),
-    ((0.09,) * 4, 1, 14),  # between: half of the way, 3 * (64 / 3) ** 0.5
+@pytest.mark.parametrize(("alignments", "lap", "steps", "done"), [
+    ((OPPOSED,) * 4, 1, 3, 3),
+    ((ALIKE,) * 4, 1, 64, 80),  # in the logarithm 64 is nearer to the grid's 80 than to its 50
+    ((ALIKE, OPPOSED, ALIKE, ALIKE), 1, 3, 3),  # once opposed, always opposed: they may all mend the same overshoot
+    ((ALIKE, OPPOSED) * 2, 2, 64, 80),  # but two halves of alike clients may differ: a pass counts as a whole
+    ((ALIKE, ALIKE, OPPOSED, OPPOSED), 2, 3, 3),
+    ((0.09,) * 4, 1, 14, 13),  # between: half of the way, 3 * (64 / 3) ** 0.5
 ])  # fmt: skip
-def test_the_iterations_follow_the_pass_with_the_smallest_cosine(alignments, lap, steps):
-    chosen, told, state = play([round_of(1.0, each) for each in alignments], lap, start=MIDDLE)
+def test_the_iterations_follow_the_pass_with_the_smallest_cosine(alignments, lap, steps, done):
+    """And the sentence names the value of the grid that is done next."""
+    rounds = [round_of(1.0, each) for each in alignments]
+    chosen, told, state = play([*rounds, round_of(1.0)], lap, start=MIDDLE, precision=2500.0)
     assert [each for _, each in chosen[:2]] == [8, 8]  # the middle of the grid: the first pass says too little
     assert GRID.axes[1].value_at(state["mu"][1]) == pytest.approx(steps, rel=0.1)
-    assert f"about {steps}" in "".join(told)
+    assert re.findall(r"\w+ SGD iterations, about \d+", "".join(told))[-1].endswith(f" {done}")
+    assert chosen[-1][1] == done
+
+
+def test_iterations_that_move_between_two_values_of_the_grid_are_told_as_what_they_are():
+    """From 9.8, the middle of the grid, to 8: that is what was done before, too."""
+    chosen, told, _ = play([round_of(2.0, relative=0.0003, reward=0.0), round_of(2.0)], start=MIDDLE)
+    assert told[0].startswith("run-in: as many SGD iterations, about 8; learning rate ")
+    assert [steps for _, steps in chosen] == [8, 8]
 
 
 @pytest.mark.parametrize(("cosine", "rates"), [
@@ -302,6 +313,31 @@ def test_a_run_in_ends_also_at_the_edge_of_the_grid(wanted, reward, start):
     _, told, state = play([round_of(wanted, reward=reward)] * 17, start=start)
     assert not state["pace"]["run_in"]
     assert not any("1 to 1:" in each for each in told)
+    assert sum(each.startswith("run-in:") and each.endswith("is over") for each in told) == 1
+
+
+@pytest.mark.parametrize(("cosine", "said"), [
+    (ALIKE, "run-in: it is over"),
+    (0.1, "run-in: fewer SGD iterations, about 20: the clients' steps agree in part; it is over"),
+])  # fmt: skip
+def test_a_run_in_that_ends_without_another_rate_says_so(cosine, said):
+    """Nobody looks for the length of the server's step, so nothing speaks for another rate or against this one."""
+    _, told, state = play([round_of(None)] * 3 + [round_of(None, cosine)], start="steps = 64")
+    assert told == ["run-in: goes on"] * 3 + [said]
+    assert not state["pace"]["run_in"]
+
+
+def test_a_rate_that_hardly_moves_before_the_edge_of_the_grid_is_no_story():
+    """From 0.9999 to 1 in the run-in: a part of 1.4e-5 of the grid."""
+    _, told, state = play([round_of(2.0)], start="lr = 0.9999, steps = 80")
+    assert told == ["run-in: goes on"]
+    assert rate(state) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_a_rate_that_moves_a_little_is_shown_with_as_many_figures_as_it_takes():
+    pace = Pace(HyperGrid.parse("lr = 0.9..1/5 log"))
+    state, _ = pace.moved(pace.start(), [pace.grid.axes[0].point_of(0.9996)], 1.0, "for a reason")
+    assert state["told"] == "learning rate 0.9996 to 1: for a reason"
 
 
 def test_a_run_in_ends_without_a_rate_in_the_grid():
