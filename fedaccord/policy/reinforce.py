@@ -20,17 +20,17 @@ from fedaccord.core.protocols import Proposal
 from fedaccord.core.records import Hyper, Observation, PolicyState
 from fedaccord.policy.gaussian import gaussian
 from fedaccord.policy.grid import HyperGrid
-from fedaccord.policy.pace import Pace
+from fedaccord.policy.pace import STILL, Pace, apart, nearest, written
 
 SMALLEST, LARGEST = 5.0, 2500.0
 """Bounds on the eigenvalues of A: a spread from 0.45 (the whole grid) down to 0.02 (half a step of a fine grid)."""
 ASCENT, ADAM, SCALED, WALK = "ascent", "adam", "scaled", "walk"
 BETAS = (0.7, 0.7)
 """Adam's, for psi."""
-STILL = 1e-4
-"""A move of mu by less than this part of the grid is no story."""
 SLOWER = 10
 """After so many updates psi moves by a rate that is smaller by the root of two, after thirty by a half, and so on."""
+TREND = 5
+"""Rewards from which on there is a trend to take out."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Reinforce:
         P = gaussian(self.grid, mu, np.array(state["A"]))
         run_in = self.pace is not None and state["pace"]["run_in"]
         if run_in:
-            index = tuple(int(np.abs(axis.points - z).argmin()) for axis, z in zip(self.grid.axes, mu, strict=True))
+            index = tuple(nearest(axis, z) for axis, z in zip(self.grid.axes, mu, strict=True))
         else:
             index = P.sample(torch.rand(len(self.grid.axes), generator=generator, dtype=torch.float64).numpy())
         score = P.score(index)
@@ -156,28 +156,29 @@ class Reinforce:
 
     def moved(self, state: PolicyState, window: list[dict[str, Any]]) -> PolicyState:
         """Line 18: psi_{t+1}, and the moments that go with it."""
-        mu, A = np.array(state["mu"]), np.array(state["A"])
+        d_mu, d_A, moments = self.step(state, window)
+        mu, A = self.inside(np.array(state["mu"]) + d_mu), bounded(np.array(state["A"]) + d_A)
+        return {"mu": mu.tolist(), "A": A.tolist(), **moments}
+
+    def step(self, state: PolicyState, window: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+        """How far mu and A are to move, before they are kept within their bounds, and the moments that go with it."""
         # PAPER (Eq. 6, Eq. 7, line 18): psi minus eta_H ... HERE: plus. WHY: J_t, the expected reward, is maximised
         # (Eq. 3); what stands behind eta_H is its gradient (Eq. 4-5), and the minus would descend it.
         if self.psi == ASCENT:
             d_mu, d_A = self.gradient(window)
-            return self.bounded(mu + self.hyper_lr * d_mu, A + self.hyper_lr * d_A)
+            return self.hyper_lr * d_mu, self.hyper_lr * d_A, {}
         rate = self.hyper_lr / math.sqrt(1 + state["updates"] / SLOWER)
         if self.psi == WALK:
-            return self.bounded(mu + rate * np.array(window[-1]["toss"]), A)
+            return rate * np.array(window[-1]["toss"]), 0.0 * np.array(state["A"]), {}
         d_mu, d_A = self.correlation(window)
         if self.psi == SCALED:
             chance = 1 / math.sqrt(len(window))
             d_mu, d_A = (np.sign(d) * np.maximum(0.0, np.abs(d) - chance) for d in (d_mu, d_A))
-            return self.bounded(mu + rate * d_mu, A + rate * self.precision * d_A)
+            return rate * d_mu, rate * self.precision * d_A, {}
         moments = state.get("moments") or {"mu": [0.0 * d_mu, 0.0 * d_mu], "A": [0.0 * d_A, 0.0 * d_A]}
         step_mu, m_mu = adam(moments["mu"], d_mu, state["updates"] + 1)
         step_A, m_A = adam(moments["A"], d_A, state["updates"] + 1)
-        after = self.bounded(mu + rate * step_mu, A + rate * self.precision * step_A)
-        return {**after, "moments": {"mu": m_mu, "A": m_A}}
-
-    def bounded(self, mu: np.ndarray, A: np.ndarray) -> PolicyState:
-        return {"mu": self.inside(mu).tolist(), "A": bounded(A).tolist()}
+        return rate * step_mu, rate * self.precision * step_A, {"moments": {"mu": m_mu, "A": m_A}}
 
     def gradient(self, window: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
         """Eq. 7 or Eq. 6, without eta_H."""
@@ -191,13 +192,16 @@ class Reinforce:
         A rank is that of what is left of a reward when the trend over the window is taken out: progress slows down, and
         one round that blew up must not outweigh all others.
         """
-        s_mu, s_A = scores(window)
         rank = ranks(detrended(np.array([entry["reward"] for entry in window])))
-        size = math.sqrt(float(np.mean(rank**2)))
-        if size < 1e-12:
-            return 0.0 * s_mu[0], 0.0 * s_A[0]
-        scaled = rank / (size * len(window))
-        return tuple(np.tensordot(scaled, s, 1) / np.maximum(1e-12, np.sqrt((s**2).mean(0))) for s in (s_mu, s_A))
+        s_mu, s_A = scores(window)
+        return correlated(rank, s_mu), correlated(rank, s_A)
+
+    def agreement(self, window: list[dict[str, Any]]) -> np.ndarray:
+        """The correlation that mu moves by; of plain ascent, its gradient as one."""
+        if self.psi != ASCENT:
+            return self.correlation(window)[0]
+        advantage, _ = self.credit(window)
+        return correlated(advantage / np.abs(advantage).max(), scores(window)[0])
 
     def credit(self, window: list[dict[str, Any]]) -> tuple[np.ndarray, float | None]:
         """What each round of the window earned beyond the baseline, and the baseline."""
@@ -252,47 +256,67 @@ class Reinforce:
         return "; ".join(filter(None, (told, self.why_learned(before, after))))
 
     def why_learned(self, before: PolicyState, after: PolicyState) -> str:
-        """The same of what REINFORCE moved."""
+        """The same of what REINFORCE moved. What it left where following had put it is not told once more."""
         window = after["window"]
-        if len(window) < 2:
-            return "nothing to learn from yet"
-        if len({entry["reward"] for entry in window}) == 1:
-            return "no change: all recent choices paid alike"
-        mu = before["mu"] if self.pace is None else after["pace"]["mu"]
-        return "; ".join(
-            self.why_moved(number, float(old), float(new), window)
-            for number, (old, new) in enumerate(zip(mu, after["mu"], strict=True))
-        )
+        steps, *_ = self.step(before, window)
+        put = before["mu"] if self.pace is None else after["pace"]["mu"]
+        followed = np.abs(np.subtract(put, before["mu"])) >= STILL
+        early = len(window) < 2 or (self.psi == ASCENT and self.credit(window)[1] is None)
+        if self.psi != WALK and (early or paid_alike(window)) and np.abs(steps).max() < STILL:
+            nothing = "nothing to learn from yet" if early else "no change: all recent choices paid alike"
+            return "" if followed.any() else nothing
+        told = []
+        for number, (old, new) in enumerate(zip(put, after["mu"], strict=True)):
+            axis, step = self.grid.axes[number], float(steps[number])
+            label = LABELS.get(axis.name, axis.name)
+            if abs(new - old) >= STILL:
+                way = f"{'up' if new > old else 'down'}, {' to '.join(apart(axis.value_at(old), axis.value_at(new)))}"
+                moved = f"{label} moved {way}: {self.why_moved(number, step, before, window)}"
+                told.append(f"beyond that {moved}" if followed[number] else moved)
+            elif not followed[number]:
+                told.append(f"{label} stood still: {self.why_still(step)}")
+        return "; ".join(told)
 
-    def why_moved(self, number: int, old: float, new: float, window: list[dict[str, Any]]) -> str:
-        """What became of one hyper-parameter's mean."""
-        axis = self.grid.axes[number]
-        label = LABELS.get(axis.name, axis.name)
-        if abs(new - old) < STILL:
-            edge = min(abs(new - axis.points[0]), abs(new - axis.points[-1])) < STILL
-            reason = "at the edge of the grid" if edge else "what the choices earned says no more than chance"
-            return f"{label} stood still: {reason}"
-        moved = f"{label} moved {'up' if new > old else 'down'}, {apart(axis.value_at(old), axis.value_at(new))}"
+    def why_still(self, step: float) -> str:
+        """Why a mean that was to move by this much did not."""
+        if abs(step) >= STILL:
+            return "at the edge of the grid"
+        if self.psi == SCALED and step == 0 and self.hyper_lr > 0:
+            return "what the choices earned says no more than chance"
+        return f"its step was below {100 * STILL:g} % of the grid"
+
+    def why_moved(self, number: int, step: float, before: PolicyState, window: list[dict[str, Any]]) -> str:
+        """What moved one hyper-parameter's mean: what the choices earned, as far as this psi goes by it."""
         if self.psi == WALK:
-            return f"{moved}: at random"
-        advantage, baseline = self.credit(window)
+            return "at random"
         if self.psi == ASCENT and self.baseline == "centred":
+            advantage, baseline = self.credit(window)
             one = window[int(np.flatnonzero(advantage)[0])]
-            choice = f"round {one['round']} with {one['choice'][axis.name]:.3g}"
-            return f"{moved}: {choice} {gain(one['reward'])}, those around it {gain(baseline or 0.0)}"
-        values = axis.scale(np.array([entry["choice"][axis.name] for entry in window], np.float64))
-        rewards = np.array([entry["reward"] for entry in window])
-        r = float(np.corrcoef(values, rewards)[0, 1]) if np.ptp(values) and np.ptp(rewards) else 0.0
-        if r * (new - old) > 0:
-            better = "higher" if new > old else "lower"
-            return f"{moved}: of the last {len(window)} choices, {better} ones earned more (r = {r:+.2f})"
-        return f"{moved}: by what was learned before, or of how it goes with the others"
+            earned, around = gains(one["reward"], baseline or 0.0)
+            choice = one["choice"][self.grid.names[number]]
+            return f"round {one['round']} with {choice:.3g} {earned}, those around it {around}"
+        alike = paid_alike(window)
+        r = 0.0 if alike else float(self.agreement(window)[number])
+        learned = before["moments"]["mu"][0][number] if "moments" in before else 0.0
+        if r * step <= 0 < learned * step:
+            return "by what was learned before"
+        if alike:
+            return "by rounding alone, as all recent choices paid alike"
+        trend = " than the trend" if self.psi != ASCENT and len(window) >= TREND else ""
+        chance, size = apart(1 / math.sqrt(len(window)), abs(r), 2)
+        signed = f"r = {'+' if r > 0 else '-'}{size}{f', chance {chance}' if self.psi == SCALED else ''}"
+        likelier = f"those that a {'higher' if step > 0 else 'lower'} mean makes likelier"
+        return f"of the last {len(window)} choices, {likelier} earned more{trend} ({signed})"
+
+
+def paid_alike(window: list[dict[str, Any]]) -> bool:
+    return len({entry["reward"] for entry in window}) == 1
 
 
 def detrended(rewards: np.ndarray) -> np.ndarray:
     """What is left of them beside a straight line; beside their mean, if there are few."""
     time = np.arange(len(rewards)) - (len(rewards) - 1) / 2
-    slope = float(time @ rewards / (time @ time)) if len(rewards) >= 5 else 0.0
+    slope = float(time @ rewards / (time @ time)) if len(rewards) >= TREND else 0.0
     left: np.ndarray = rewards - rewards.mean() - slope * time
     return left
 
@@ -308,6 +332,17 @@ def scores(window: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([entry["score_mu"] for entry in window]), np.array([entry["score_A"] for entry in window])
 
 
+def correlated(earned: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Of what was earned with each score, both as they lie about zero: between -1 and 1."""
+    size = math.sqrt(float(np.mean(earned**2)))
+    if size < 1e-12:
+        none: np.ndarray = 0.0 * scores[0]
+        return none
+    scaled = earned / (size * len(earned))
+    found: np.ndarray = np.tensordot(scaled, scores, 1) / np.maximum(1e-12, np.sqrt((scores**2).mean(0)))
+    return found
+
+
 def adam(moments: Sequence[Any], gradient: np.ndarray, count: int) -> tuple[np.ndarray, list[Any]]:
     """Adam's step of unit rate, and its two moments."""
     first = BETAS[0] * np.array(moments[0]) + (1 - BETAS[0]) * gradient
@@ -319,19 +354,14 @@ def adam(moments: Sequence[Any], gradient: np.ndarray, count: int) -> tuple[np.n
 LABELS = {"lr": "learning rate", "steps": "SGD iterations"}
 
 
-def gain(reward: float) -> str:
-    return f"{'gained' if reward >= 0 else 'lost'} {brief(abs(100 * reward))} %"
-
-
-def apart(old: float, new: float) -> str:
-    """Both values, with as many figures as it takes to tell them apart, three at least."""
-    pairs = ((f"{old:.{n}g}", f"{new:.{n}g}") for n in range(3, 18))
-    return " to ".join(next((pair for pair in pairs if pair[0] != pair[1]), (f"{old:.3g}", f"{new:.3g}")))
-
-
-def brief(value: float) -> str:
-    """Two figures, never in powers of ten: 0.0092, 4.1, 130."""
-    return f"{value:.0f}" if value >= 9.95 else f"{float(f'{value:.2g}'):f}".rstrip("0").rstrip(".")
+def gains(one: float, other: float) -> tuple[str, str]:
+    """What two rounds earned, in per cent, told apart."""
+    pairs = [
+        [f"{'gained' if each >= 0 else 'lost'} {written(abs(100 * each), n)} %" for each in (one, other)]
+        for n in range(2, 18)
+    ]
+    first, second = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+    return first, second
 
 
 def bounded(A: np.ndarray) -> np.ndarray:

@@ -225,6 +225,18 @@ def test_after_the_run_in_the_rate_goes_on_following_alike_clients_only(alignmen
     assert (after > before) - (after < before) == moves
 
 
+def test_what_following_moved_is_not_said_to_have_stood_still():
+    """Four rounds of run-in, then two of a draw's: the rate follows, and REINFORCE has no reason to move anything."""
+    _, told, _ = play([round_of(1.0)] * 4 + [round_of(2.0)] * 4, start="steps = 64")
+    assert told[5] == "learning rate 0.0223 to 0.0332: the server wanted longer steps"
+    assert told[7] == "learning rate 0.0332 to 0.0496: the server wanted longer steps"  # both draws paid alike
+    rewards = (0.01, 0.01, 0.02, 0.02)
+    _, told, _ = play([round_of(1.0)] * 4 + [round_of(2.0, reward=each) for each in rewards], start="steps = 64")
+    followed, *rest = told[7].split("; ")
+    assert followed == "learning rate 0.0332 to 0.0496: the server wanted longer steps"
+    assert rest == ["SGD iterations stood still: its step was below 0.01 % of the grid"]
+
+
 def test_opposed_clients_always_want_longer_steps_so_only_much_longer_ones_count():
     """Of a reach of 16, four lengths are usual: a step of four leaves the rate where it is, one of eight doubles it."""
     _, _, usual = play([round_of(4.0, OPPOSED, reach=16.0)])

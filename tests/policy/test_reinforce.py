@@ -200,31 +200,65 @@ def told_of(tuner, earn, rounds):
         yield sampled, state, tuner.describe(sampled, state)
 
 
-@pytest.mark.parametrize("psi", ["ascent", "adam", "scaled"])
-def test_the_sentence_says_what_moved_and_its_numbers_agree(psi):
-    """Lower rates pay; whatever the sentence says of a mean and of a correlation is so."""
-    for before, after, told in told_of(policy(psi=psi, interval=10), lambda h: 0.2 if h.lr < 0.1 else -0.1, 40):
+def correlation(earned, scores, psi):
+    """Of rewards with scores, about zero: of rewards as they are, or of their ranks beside a straight line."""
+    earned = np.array(earned)
+    if psi != "ascent":
+        time = np.arange(len(earned))
+        left = earned - (np.polyval(np.polyfit(time, earned, 1), time) if len(earned) >= 5 else 0.0)
+        earned = left.argsort().argsort()  # no two are equal
+    earned = earned - earned.mean()
+    return earned @ scores / math.sqrt((earned @ earned) * (scores @ scores))
+
+
+@pytest.mark.parametrize("psi", ["ascent", "adam", "scaled", "walk"])
+@pytest.mark.parametrize("earn", ["lower rates", "noise", "alike"])
+def test_the_sentence_says_what_moved_and_its_numbers_agree(psi, earn):
+    """Lower rates pay, or nothing does: whatever the sentence says of a mean and of a correlation is so."""
+    draw = np.random.default_rng(0)
+    paid = {
+        "lower rates": lambda h: (0.2 if h.lr < 0.1 else -0.1) + float(draw.normal(0, 0.01)),
+        "noise": lambda h: float(draw.normal()),
+        "alike": lambda h: 0.25,
+    }[earn]
+    for before, after, told in told_of(policy(psi=psi, interval=10), paid, 40):
         assert told["mu"] == before["mu"]
         assert told["p"] == before["pending"][-1]["p"]
         assert set(told) == {"mu", "A", "mean", "p", "baseline", "why"}
-        if len(after["window"]) < 2:
-            assert told["why"] == "nothing to learn from yet"
+        moves = np.subtract(after["mu"], before["mu"])
+        rewards = [entry["reward"] for entry in after["window"]]
+        if told["why"] in ("nothing to learn from yet", "no change: all recent choices paid alike"):
+            assert np.abs(moves).max() < 1e-4
+            assert len(set(rewards)) == 1
+            assert (told["why"] == "nothing to learn from yet") == (len(rewards) == 1)
             continue
-        if len({entry["reward"] for entry in after["window"]}) == 1:
-            assert told["why"] == "no change: all recent choices paid alike"
-            continue
-        for axis, old, new, sentence in zip(GRID.axes, before["mu"], after["mu"], told["why"].split("; "), strict=True):
-            assert ("stood still" in sentence) == (abs(new - old) < 1e-4)
-            assert (" moved up" in sentence) == (new - old >= 1e-4)
+        for number, (move, sentence) in enumerate(zip(moves, told["why"].split("; "), strict=True)):
+            assert ("stood still" in sentence) == (abs(move) < 1e-4)
+            assert (" moved up" in sentence) == (move >= 1e-4)
+            assert (" moved down" in sentence) == (move <= -1e-4)
             if " moved" in sentence:
                 first, second = map(float, re.search(r", (\S+) to ([^\s:]+)", sentence).groups())
-                assert (second > first) == (new > old)
-            if "earned more" in sentence:
-                values = [entry["choice"][axis.name] for entry in after["window"]]
-                scaled = np.log(values) if axis.log else np.array(values)
-                r = np.corrcoef(scaled, [entry["reward"] for entry in after["window"]])[0, 1]
-                assert f"(r = {r:+.2f})" in sentence
-                assert (r > 0) == (new > old)
+                assert (second > first) == (move > 0)
+                assert sentence.endswith(": at random") == (psi == "walk")
+            if said := re.search(r"r = ([+-][\d.]+)(?:, chance ([\d.]+))?", sentence):
+                scores = np.array([entry["score_mu"][number] for entry in after["window"]])
+                r = correlation(rewards, scores, psi)
+                assert float(said[1]) == pytest.approx(r, abs=0.005)
+                assert (r > 0) == (move > 0)
+                assert (said[2] is not None) == (psi == "scaled")
+                assert said[2] is None or abs(float(said[1])) > float(said[2])
+                assert said[2] is None or float(said[2]) == pytest.approx(1 / math.sqrt(len(rewards)), abs=0.005)
+            assert psi == "adam" or "learned before" not in sentence
+
+
+def test_adams_moments_go_on_after_rewards_that_say_nothing():
+    """Equal rewards beside momentum: mu moves, and the sentence does not say that nothing changed."""
+    tuner, rewards = policy(psi="adam"), iter([*REWARDS[:5], *[0.25] * 5])
+    told = [(before, after, entry["why"]) for before, after, entry in told_of(tuner, lambda h: next(rewards), 10)]
+    before, after, why = told[8]
+    assert len({entry["reward"] for entry in after["window"]}) == 1
+    assert np.abs(np.subtract(after["mu"], before["mu"])).min() > 1e-3
+    assert why.count("by what was learned before") == 2
 
 
 @pytest.mark.parametrize("psi", ["adam", "scaled"])
