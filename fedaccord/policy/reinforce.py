@@ -300,8 +300,6 @@ class Reinforce:
         learned = before["moments"]["mu"][0][number] if "moments" in before else 0.0
         if r * step <= 0 < learned * step:
             return "by what was learned before"
-        if alike:
-            return "by rounding alone, as all recent choices paid alike"
         trend = " than the trend" if self.psi != ASCENT and len(window) >= TREND else ""
         chance, size = apart(1 / math.sqrt(len(window)), abs(r), 2)
         signed = f"r = {'+' if r > 0 else '-'}{size}{f', chance {chance}' if self.psi == SCALED else ''}"
@@ -314,11 +312,11 @@ def paid_alike(window: list[dict[str, Any]]) -> bool:
 
 
 def detrended(rewards: np.ndarray) -> np.ndarray:
-    """What is left of them beside a straight line; beside their mean, if there are few."""
+    """What is left of them beside a straight line; beside their mean, if there are few. Rounding leaves nothing."""
     time = np.arange(len(rewards)) - (len(rewards) - 1) / 2
     slope = float(time @ rewards / (time @ time)) if len(rewards) >= TREND else 0.0
     left: np.ndarray = rewards - rewards.mean() - slope * time
-    return left
+    return np.where(np.abs(left) < 1e-12 * np.abs(rewards).max(), 0.0, left)
 
 
 def ranks(values: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from fedaccord.core.records import Hyper
 from fedaccord.core.seeds import generator
 from fedaccord.methods.adaptive import rounds_held
 from fedaccord.policy.grid import HyperGrid
-from fedaccord.policy.reinforce import LARGEST, SMALLEST, Reinforce, bounded
+from fedaccord.policy.reinforce import LARGEST, SMALLEST, Reinforce, bounded, detrended, ranks
 
 GRID = HyperGrid.parse("lr = 0.01..1/9 log; steps = 5..45/9")
 ENDS = [[axis.points[i] for axis in GRID.axes] for i in (0, -1)]  # mu stays within the grid
@@ -324,3 +324,10 @@ def test_every_way_with_every_baseline_tells_its_story(psi, baseline):
     draw = np.random.default_rng(0)
     told = list(told_of(policy(psi=psi, baseline=baseline), lambda h: float(draw.normal()), 12))
     assert all(entry["why"] for _, _, entry in told)
+
+
+@pytest.mark.parametrize("reward", [0.1, -1.0, 1e-3 / 3])
+@pytest.mark.parametrize("count", [2, 5, 7, 11])
+def test_choices_that_paid_alike_have_equal_ranks(reward, count):
+    """The rounding that a trend leaves is nobody's merit."""
+    assert (ranks(detrended(np.full(count, reward))) == 0).all()
