@@ -3,7 +3,8 @@
 Problems are small but real. For each, and for each client part (FA, FA+RM), a recorded search finds the oracle: the
 best fixed schedule, chosen by the loss on the server's set with a seed of its own, never by the test set. Candidates
 are settings of AH, laid over the problem's. Oracle and candidates then run with the same seeds, and share everything
-but the tuner. What is run follows from the logs alone, so a lab that was cut off is taken up by running it again.
+but the tuner (`paper`: the whole server's side). What is run follows from the logs alone, so a lab that was cut off is
+taken up by running it again.
 """
 
 import json
@@ -28,6 +29,9 @@ from fedaccord.report.regret import Oracle, Result
 from fedaccord.runtime.folder import client_steps, read_rounds, read_settings
 
 ALONE = {"follow": False, "step_search": False}  # nothing but psi
+PRINTED = {name: value for name, value in config.printed(find("FA+AH")).items() if name != "init"}
+"""The server's side as printed: the tuner, random cohorts, weights n_k / N, the last model, no guards. The start is the
+oracle's."""
 CANDIDATES: dict[str, Mapping[str, Any]] = {
     "default": {},
     "frozen": {"hyper_lr": 0.0, **ALONE},  # h is always drawn around the middle of the grid
@@ -38,7 +42,7 @@ CANDIDATES: dict[str, Mapping[str, Any]] = {
     "no-search": {"step_search": False},
     "no-follow": {"follow": False},
     "adam": {"psi": "adam", "hyper_lr": 0.01},
-    "paper": config.printed(find("FA+RM+AH")),  # everything as printed
+    "paper": PRINTED,
 }
 """Tuners by name: the settings that are laid over a problem's, with AH added to the client part."""
 
@@ -305,9 +309,10 @@ class Lab:
         """Each candidate's run beside the oracle's of the same seed, where both are finished."""
         for part in self.parts:
             for problem in self.problems:
-                _, found = self.search(problem, part)
+                searched, found = self.search(problem, part)
                 if found.chosen is None:
                     continue
+                best = max(self.selection(searched, part, each) for each in found.losses)
                 for seed in self.seeds:
                     oracle = self.trace(fixed_cell(problem, part, found.chosen, seed))
                     if oracle is None:
@@ -315,7 +320,7 @@ class Lab:
                     for name in self.candidates:
                         own = self.trace(self.cell(problem, part, name, seed))
                         if own is not None:
-                            yield compared(part, problem, name, seed, oracle, own)
+                            yield compared(part, problem, name, seed, oracle, own, best)
 
 
 def with_data(
@@ -334,8 +339,11 @@ def with_data(
     return here
 
 
-def compared(part: str, problem: Problem, candidate: str, seed: int, oracle: Trace, own: Trace) -> Result:
-    """A candidate's run beside the oracle's; one that spent all before its first test is at chance until then."""
+def compared(part: str, problem: Problem, candidate: str, seed: int, oracle: Trace, own: Trace, best: float) -> Result:
+    """A candidate's run beside the oracle's; one that spent all before its first test is at chance until then.
+
+    `best`: what the best schedule of the search had, with its own seed.
+    """
     chance = 100 / problem.classes
     equal = own.accuracy(BUDGET * oracle.steps + 1e-6)  # 1.2 is no binary fraction
     return Result(
@@ -349,6 +357,7 @@ def compared(part: str, problem: Problem, candidate: str, seed: int, oracle: Tra
         client_steps=own.steps,
         oracle_steps=oracle.steps,
         chance=chance,
+        best=max(best, tested(oracle)),
     )
 
 

@@ -1,5 +1,6 @@
-"""The search for the best fixed schedule of a problem: a coarse cross first, then beyond the edges."""
+"""The search for the best fixed schedule of a problem: a coarse cross first, then ever nearer around the best."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -8,6 +9,8 @@ MOST = 16
 LONGEST = 108
 """Iterations of a round up to which it goes, more than the tuner's grid has: beyond them it buys accuracy with
 client steps."""
+NEAR = 2.5
+"""Times as much or as little up to which a neighbour encloses the best."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +79,12 @@ class Search:
 
     @property
     def at_edge(self) -> bool:
-        """Whether it had to end although the best is at an edge of what was tried."""
-        return self.chosen is not None and bool(beyond(self.losses))
+        """Whether it had to end although the best is not enclosed by what was tried."""
+        return self.chosen is not None and bool(beyond(self.losses, NEAR))
 
 
 def search(first: Sequence[Schedule], loss_of: Callable[[Schedule], float | None]) -> Search:
-    """Try the first schedules, then go on beyond the edges as long as the best is at one; at most MOST in all.
+    """Try the first schedules, then go on around the best until it is enclosed; at most MOST in all.
 
     `loss_of` returns None for a schedule that was not run yet.
     """
@@ -92,29 +95,29 @@ def search(first: Sequence[Schedule], loss_of: Callable[[Schedule], float | None
         tried |= {each: loss for each, loss in found.items() if loss is not None}
         if missing := tuple(each for each, loss in found.items() if loss is None):
             return Search(tried, missing)
-        todo = [each for each in beyond(tried) if each.steps <= LONGEST][: MOST - len(tried)]
+        around_it = (beyond(tried, reach) for reach in (math.inf, NEAR))  # first to the edges, then near
+        todo = next(filter(None, ([each for each in found if each.steps <= LONGEST] for found in around_it)), [])
+        todo = todo[: MOST - len(tried)]
     return Search(tried, ())
 
 
-def beyond(tried: Mapping[Schedule, float]) -> list[Schedule]:
-    """The schedules to try next to the best one where it is at an edge: twice or half the rate or the iterations.
-
-    It is at an edge if no larger or no smaller rate was tried with as many iterations, or no more or no fewer
-    iterations at its rate.
-    """
+def beyond(tried: Mapping[Schedule, float], reach: float) -> list[Schedule]:
+    """The schedules to try next to the best one: twice or half its rate or its iterations, on every side where nothing
+    was tried within `reach` times as much, with the other number the same."""
     best = best_of(tried)
-    rates = [each.lr for each in tried if each.steps == best.steps]
-    steps = [each.steps for each in tried if each.lr == best.lr]
+    rates = [each.lr / best.lr for each in tried if each.steps == best.steps]
+    steps = [each.steps / best.steps for each in tried if each.lr == best.lr]
+    more = min(2 * best.steps, LONGEST) if best.steps < LONGEST else 2 * best.steps
     found = []
-    if best.lr == max(rates):
+    if not any(1 < each <= reach for each in rates):
         found.append(replace(best, lr=rounded(2 * best.lr)))
-    if best.lr == min(rates):
+    if not any(1 / reach <= each < 1 for each in rates):
         found.append(replace(best, lr=rounded(best.lr / 2)))
-    if best.steps == max(steps):
-        found.append(replace(best, steps=2 * best.steps))
-    if best.steps == min(steps) and best.steps > 1:
+    if not any(1 < each <= reach for each in steps):
+        found.append(replace(best, steps=more))
+    if not any(1 / reach <= each < 1 for each in steps) and best.steps > 1:
         found.append(replace(best, steps=best.steps // 2))
-    return found
+    return [each for each in found if each not in tried]
 
 
 def best_of(losses: Mapping[Schedule, float]) -> Schedule:
