@@ -11,6 +11,7 @@ enters the mean, clipped if the settings say so, and eta_g is the same whatever 
 from collections.abc import Mapping
 from typing import Any
 
+from fedaccord.core.errors import SettingsError
 from fedaccord.core.protocols import Mean, Part, ServerStep
 from fedaccord.core.records import Packages, Params
 from fedaccord.core.settings import at_least
@@ -36,4 +37,6 @@ class FedExP(Part):
     sets_length = True
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep:
+        if settings["dp_noise"]:  # eta would tell of the clients' norms, which have no noise
+            raise SettingsError("FedExP: the length of its step goes by the clients' own norms: leave out dp_noise")
         return Extrapolated(settings["fedexp_epsilon"])
