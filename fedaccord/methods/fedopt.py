@@ -62,6 +62,9 @@ class FedAvgM(Part):
     settings = (below_one("server_momentum", 0.9, "Momentum of the server's step."),)
     slots = Slots(server=(Slot("v"),))
     replaces = OPTIMIZER
+    # v keeps every step: one that a search stretches goes on in all rounds after it. Digits, one class a client,
+    # 60 rounds: 93 %, with AH and its search 56 %, with AH and none 89 %. FedAdam, which divides by v, does better with the search.
+    sets_length = True
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep:
         return Momentum(settings["server_momentum"])

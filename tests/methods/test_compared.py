@@ -346,7 +346,9 @@ def built(model):
 
 
 @pytest.mark.parametrize(
-    ("name", "looks"), [("FA+AH", True), ("MOON+AH", True), ("FedDyn+AH", False), ("FedExP+AH", False)]
+    ("name", "looks"),
+    [(f"{name}+AH", True) for name in ("FA", "MOON", "FedAdam")]
+    + [(f"{name}+AH", False) for name in ("FedDyn", "FedExP", "FedAvgM")],
 )
 def test_a_method_that_sets_the_length_of_the_servers_step_is_left_alone(name, looks):
     assert find(name).stretches({"step_search": True}) == looks
@@ -383,6 +385,11 @@ def test_a_rule_for_plain_sgd_says_so(settings):
 def test_what_moves_h_must_be_what_the_clients_did(settings):
     with pytest.raises(SettingsError, match="FedDyn: h must move by what the clients did"):
         setup("FedDyn", **settings)
+
+
+def test_a_length_that_goes_by_the_clients_norms_tells_of_them_whatever_the_noise():
+    with pytest.raises(SettingsError, match="FedExP: .* leave out dp_noise"):
+        setup("FedExP", clip_norm=1.0, dp_noise=1.0)
 
 
 START = {"w": torch.zeros(2)}
