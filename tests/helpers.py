@@ -1,6 +1,8 @@
 """Small real parts that many tests build on."""
 
+import json
 import time
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -48,6 +50,29 @@ def module_with(params, buffers=()):
         else:
             made.register_buffer(name, value.clone())
     return made
+
+
+def write_cell(cell, folder, accuracy, rounds=None, lost=0):
+    """A run of a study by hand: one client, the same accuracy in every round; nobody counts in the last `lost`."""
+    path, rounds = folder / cell.name, rounds or cell.settings.rounds
+    path.mkdir(parents=True)
+    settings = replace(cell.settings, clients=cell.settings.clients or 10, augment=bool(cell.settings.augment))
+    (path / "settings.toml").write_text(config.to_toml(settings))
+    beside = {"reward": None, "policy": {}, "guard": None, "seconds": {}}
+    lines = [
+        {
+            "round": t,
+            "hyper": {},
+            "cohort": [0],
+            "refused": [{"client": 0, "why": "not finite"}] if t > rounds - lost else [],
+            "loss": 1.0,
+            "metrics": {"accuracy": accuracy},
+            "clients": {} if t > rounds - lost else {"0": {"examples": 1}},
+            **beside,
+        }
+        for t in range(1, rounds + 1)
+    ]
+    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def wait_for(what, seconds=600):

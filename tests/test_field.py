@@ -4,11 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers import write_cell
 
 from fedaccord.cli import main
-from fedaccord.experiments import field, lab
+from fedaccord.experiments import field, lab, runner
 from fedaccord.experiments.field import Field, sensible
-from fedaccord.report.field import Entry, gains, markdown, means_of, regrets_of, table
+from fedaccord.report.field import Entry, cell, gains, markdown, means_of, regrets_of, table
 
 NOWHERE = Path("/nonexistent")
 
@@ -90,6 +91,8 @@ def test_nothing_finished_is_no_table():
         (["--methods", "FA+AH"], "leave out AH"),
         (["--methods", "nobody"], "nobody"),
         (["--first-seed", "-1"], "expected 0 or more"),
+        (["--methods="], "want at least one each"),
+        (["--problems="], "want at least one each"),
         (["--no-run"], "r: "),
     ],
 )
@@ -98,6 +101,99 @@ def test_mistakes_are_one_line(tmp_path, capsys, words, says):
     told = capsys.readouterr().err
     assert says in told
     assert told.count("\n") == 1
+
+
+DIGITS = lab.PROBLEMS["digits-one"]
+
+
+def cells_of(folder, *methods, problem=DIGITS, seeds=(0,)):
+    return {
+        (name + variant, one.seed): one for _, name, variant, one in Field(folder, [problem], methods, seeds).cells()
+    }
+
+
+def test_a_run_that_diverged_counts_as_chance_and_is_not_tried_again(tmp_path, monkeypatch):
+    """FA ended in round 7, after three in which nobody counted; FedDyn was only cut off there."""
+    cells = cells_of(tmp_path, "FA", "FedDyn")
+    write_cell(cells["FA", 0], tmp_path, 0.5, rounds=7, lost=3)
+    write_cell(cells["FA+RM", 0], tmp_path, 0.8)
+    write_cell(cells["FedDyn", 0], tmp_path, 0.5, rounds=7, lost=2)
+    work = Field(tmp_path, [DIGITS], ["FA", "FedDyn"], [0])
+    found = {each.name: each for each in work.entries()}
+    assert found.keys() == {"FA", "FA+RM"}
+    assert (found["FA"].accuracy, found["FA"].diverged) == (10.0, True)
+    assert regrets_of(means_of(list(found.values())))["FA"] == {"digits-one": pytest.approx(70.0)}
+    text = markdown(list(found.values()), ["digits-one"], [0])
+    assert "| FA | 70.0 | 70.0 (digits-one) | 10.0† |" in text
+    assert "†: a run that diverged" in text
+    started = []
+    monkeypatch.setattr(runner, "run_missing", lambda todo, *_: started.extend(cell.name for cell in todo) or [])
+    assert work.run(1, print) == []
+    assert cells["FA", 0].name not in started
+    assert cells["FedDyn", 0].name in started
+
+
+def test_a_run_that_diverges_just_now_is_no_failure(tmp_path, monkeypatch):
+    cells = list(cells_of(tmp_path, "FA").values())[:2]
+
+    def both_fail(todo, folder, lanes):
+        write_cell(todo[0], folder, 0.5, rounds=7, lost=3)
+        return [f"{cell.name}: no client's update could be used: no" for cell in todo]
+
+    monkeypatch.setattr(runner, "run_missing", both_fail)
+    (told,) = runner.run_rest(cells, tmp_path, 1)
+    assert told.startswith(cells[1].name)
+
+
+def test_one_that_diverged_has_a_mark_of_its_own():
+    low, lost = entries(FA=(12,))[0], replace(entries(FA=(10,))[0], diverged=True)
+    assert [cell(runs, 1) for runs in ([low], [lost], [low, lost], [])] == ["12.0*", "10.0†", "11.0*†", "–"]
+
+
+def test_the_tables_have_all_runs_of_the_folder_whatever_was_named(tmp_path, capsys):
+    for (name, _), one in cells_of(tmp_path, "FedNova", "FA", seeds=(0, 2)).items():
+        if name in ("FA", "FedNova"):
+            write_cell(one, tmp_path, 0.9)
+    iid = lab.PROBLEMS["digits-iid"]
+    write_cell(cells_of(tmp_path, "MOON", problem=iid)["MOON", 0], tmp_path, 0.7)
+    words = ["bench", "field", "--results", str(tmp_path), "--no-run", "--problems", "digits-one", "--methods", "FA"]
+    assert main(words) == 0
+    text = (tmp_path / "field.md").read_text()
+    assert text in capsys.readouterr().out
+    assert "seeds 0, 2," in text
+    assert "FedNova is FA here" in text
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if "(digits" in line]
+    assert sorted([row[0], *row[3:]] for row in rows) == [
+        ["FA", "–", "90.0"],
+        ["FedNova", "–", "90.0"],
+        ["MOON", "70.0 (1 of 2)", "–"],
+    ]
+    assert len((tmp_path / "runs.csv").read_text().splitlines()) == 1 + 5
+
+
+def test_a_method_from_a_file_goes_by_its_own_name(tmp_path, monkeypatch, capsys):
+    """Its runs are resumed from anywhere, and stay in the table when it is not named."""
+    (tmp_path / "own.py").write_text(
+        "from fedaccord import Part\nclass Leash(Part):\n    name = 'Leash'\nleash = Leash()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "r"
+    started = []
+
+    def run_missing(todo, folder, lanes):
+        started.extend(todo)
+        for one in todo:
+            write_cell(one, folder, 0.9)
+        return []
+
+    monkeypatch.setattr(runner, "run_missing", run_missing)
+    words = ["bench", "field", "--problems", "digits-one", "--results", str(results)]
+    assert main([*words, "--methods", "own.py:leash"]) == 0
+    assert [one.name for one in started] == [f"digits-one/Leash{variant}-run-s0" for variant in field.VARIANTS]
+    assert started[1].settings.method == f"{tmp_path / 'own.py'}:leash+RM"
+    assert "| Leash+RM+AH | 0.0 |" in capsys.readouterr().out
+    assert main([*words, "--methods", "FA", "--no-run"]) == 0
+    assert "| Leash+RM+AH | 0.0 |" in capsys.readouterr().out
 
 
 @pytest.mark.slow

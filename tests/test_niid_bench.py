@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers import write_cell
 
 from fedaccord.cli import main
-from fedaccord.experiments import niid_bench
+from fedaccord.experiments import niid_bench, runner
 from fedaccord.experiments.study import cells
 from fedaccord.runtime.folder import read_rounds, read_settings
 
@@ -50,8 +51,10 @@ def test_the_command_runs_what_is_missing_and_prints_both_figures_and_the_differ
     assert main([*words, "--rows", "dirichlet"]) == 0
     said = capsys.readouterr().out
     assert main([*words, "--rows", "dirichlet", "--no-run"]) == 0
-    table = (small / "niid-bench" / "table.md").read_text()
-    assert capsys.readouterr().out.strip() == f"{table}\n{(small / 'niid-bench' / 'spent.md').read_text()}".strip()
+    table = (small / "niid-bench" / "table-2rounds.md").read_text()
+    assert (
+        capsys.readouterr().out.strip() == f"{table}\n{(small / 'niid-bench' / 'spent-2rounds.md').read_text()}".strip()
+    )
     assert table in said
     ours, theirs, apart = (
         re.split(r"\s*\|\s*", line.replace("*", "").strip("| ")) for line in table.strip().splitlines()[-3:]
@@ -80,6 +83,51 @@ def test_rows_and_seeds_are_chosen_and_the_longer_study_has_runs_of_its_own(smal
     kept = read_settings(small / "niid-bench" / "classes-random-FA-C1.0-1rounds-s0")
     assert (kept.classes_per_client, kept.weight_decay, kept.momentum, kept.augment) == (2, 1e-5, 0.9, True)
     assert (kept.init, kept.entropy_weight, kept.evaluate, kept["average"]) == ("as-given", 0.0, "clients", False)
+
+
+def written(folder, rounds, accuracy, lost=(), **wanted):
+    """Runs of the study by hand; those of the methods in `lost` diverged."""
+    for cell in cells(niid_bench.study_of(rounds=rounds, **wanted)):
+        some = {"rounds": 4, "lost": 3} if cell.method in lost else {}
+        write_cell(cell, folder / "niid-bench", accuracy, **some)
+
+
+def test_the_tables_have_all_runs_of_the_folder_and_a_shorter_study_its_own(tmp_path, capsys):
+    written(tmp_path, 50, 0.5, methods=["FA"], seeds=2)
+    written(tmp_path, 50, 0.6, methods=["SCAFFOLD"], rows=["quantity"])
+    written(tmp_path, 2, 0.2, methods=["FedNova"], rows=["labels"])
+    words = ["reproduce", "niid-bench", "--results", str(tmp_path), "--no-run", "--rows", "labels", "--methods", "FA"]
+    assert main(words) == 0
+    table = (tmp_path / "niid-bench" / "table.md").read_text()
+    assert table in capsys.readouterr().out
+    assert "1 to 2 seeds" in table
+    ours = [line for line in table.splitlines() if "| ours |" in line]
+    assert ours == [
+        "| Dirichlet 0.5 | ours | 50.0 ± 0.00 | – |",
+        "| two labels a party | ours | 50.0 ± 0.00 | – |",
+        "| quantity 0.5 | ours | – | 60.0 |",
+    ]
+    assert main([*words, "--rounds", "2"]) == 0
+    assert (tmp_path / "niid-bench" / "table.md").read_text() == table
+    assert "| two labels a party, 2rounds | ours | – | 20.0 |" in (tmp_path / "niid-bench/table-2rounds.md").read_text()
+
+
+def test_a_run_that_diverged_counts_as_chance_and_the_tables_come_before_a_failure(tmp_path, monkeypatch, capsys):
+    written(tmp_path, 50, 0.7, methods=["FA", "FedNova"], rows=["quantity"], lost=["FedNova"])
+    failed = []
+
+    def run_missing(todo, folder, lanes):
+        failed.extend(f"{cell.name}: the disk is full" for cell in todo)
+        return failed
+
+    monkeypatch.setattr(runner, "run_missing", run_missing)
+    words = ["reproduce", "niid-bench", "--results", str(tmp_path), "--rows", "quantity"]
+    assert main([*words, "--methods", "FA,SCAFFOLD,FedNova"]) != 0
+    assert not any("FedNova" in told for told in failed)
+    said = capsys.readouterr()
+    assert "| quantity 0.5 | ours | 70.0 | – | 10.0 |" in said.out.replace("*", "")
+    assert "Diverged, and counted as chance: FedNova (quantity 0.5, seed 0)" in said.out
+    assert "2 runs failed" in said.err
 
 
 def test_the_term_of_fedprox_is_half_of_mu(small):

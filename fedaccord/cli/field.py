@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedaccord.cli.options import listed, must_be_there, positive, study_options
+from fedaccord.cli.options import lasting, listed, must_be_there, positive, study_options
 from fedaccord.cli.outcome import FAILED, progress
 from fedaccord.cli.tuner import filled
 from fedaccord.core.errors import SettingsError
@@ -23,7 +23,8 @@ def add_field(commands: Any) -> None:
         description=filled(
             "Put methods side by side on problems of the lab: each with its published settings and the task's default "
             "schedule, with matching (+RM), with the tuner (+AH) and with both. What is there is not run again, what "
-            "was cut off is gone on with. The folder then holds field.md (the tables, also printed) and runs.csv."
+            "was cut off is gone on with. The folder then holds field.md (the tables of all runs that it has, also "
+            "printed) and runs.csv."
         ),
         epilog=filled(f"problems: {', '.join(lab.PROBLEMS)}\nmethods: {', '.join(field.METHODS)}"),
     )
@@ -47,7 +48,7 @@ def add_field(commands: Any) -> None:
 def field_command(options: argparse.Namespace) -> int:
     """Run what is missing, then print the tables of what is there, and leave them in the folder."""
     from fedaccord.core.files import write_durably
-    from fedaccord.experiments import runner
+    from fedaccord.experiments import field, runner
     from fedaccord.report import field as report
 
     work, folder = field_of(options), options.results
@@ -55,9 +56,13 @@ def field_command(options: argparse.Namespace) -> int:
     if options.no_run:
         must_be_there(folder)
     else:
+        work.whole().check()  # before any of them starts
         failures = work.run(options.lanes, print)
-    entries = list(work.entries())
-    text = report.markdown(entries, [problem.name for problem in work.problems], work.seeds)
+    whole = work.whole()
+    entries = list(whole.entries())
+    seeds = sorted({each.seed for each in entries})
+    notes = [note for name, note in field.NOTES.items() if any(each.method == name for each in entries)]
+    text = report.markdown(entries, [problem.name for problem in whole.problems], seeds, notes)
     print(text)
     if entries:
         write_durably(folder / "field.md", text.encode())
@@ -73,7 +78,9 @@ def field_of(options: argparse.Namespace) -> Any:
     from fedaccord.experiments import field, lab
     from fedaccord.methods.registry import find
 
-    problems, methods = listed(options.problems), listed(options.methods)
+    problems, methods = listed(options.problems), list(map(lasting, listed(options.methods)))
+    if not problems or not methods:
+        raise SettingsError("bench field: --problems and --methods want at least one each")
     if unknown := [name for name in problems if name not in lab.PROBLEMS]:
         raise SettingsError(f"bench field: unknown problem '{unknown[0]}'; there are {', '.join(lab.PROBLEMS)}")
     for name in methods:

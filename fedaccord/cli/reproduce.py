@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaccord.cli.options import listed, must_be_there, positive, study_options
-from fedaccord.core.errors import SettingsError
+from fedaccord.core.errors import RunError, SettingsError
 
 NIID = "niid-bench"
 
@@ -82,6 +82,7 @@ def reproduce_command(options: argparse.Namespace) -> int:
 def niid_bench(options: argparse.Namespace) -> None:
     """Run what is missing of NIID-Bench's table, and print what is there."""
     from fedaccord.experiments import niid_bench as bench
+    from fedaccord.experiments import runner
     from fedaccord.report import grid, tables
 
     study = bench.study_of(
@@ -91,5 +92,8 @@ def niid_bench(options: argparse.Namespace) -> None:
         options.rounds or bench.ROUNDS,
         options.device,
     )
-    table, spent = bench.reproduce(study, options.results / bench.FOLDER, not options.no_run, options.lanes)
+    folder = options.results / bench.FOLDER
+    table, spent, failures = bench.reproduce(study, folder, not options.no_run, options.lanes)
     print(f"{tables.markdown(table)}\n{grid.markdown(spent)}")
+    if failures:
+        raise RunError(runner.summary(failures))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedaccord.experiments import study as studies
-from fedaccord.experiments.study import Row, Study
+from fedaccord.experiments.study import Cell, Row, Study
 from fedaccord.experiments.yardsticks import PLAIN, YARDSTICKS, name_of
 from fedaccord.report import tables
 from fedaccord.report.grid import Grid
@@ -78,16 +78,27 @@ def share_of(column: str, runs: Runs, equal: str, budget: float | None, most: fl
 
 
 def compare(
-    study: Study, folder: Path, equal: str = ROUNDS, budget: float | None = None, as_published: bool = False
+    study: Study,
+    folder: Path,
+    equal: str = ROUNDS,
+    budget: float | None = None,
+    as_published: bool = False,
+    chance: float | None = None,
 ) -> tuple[tables.Table, Grid]:
     """The table of last values, and one that shows beside them what each method spent; from the finished runs.
+
+    `chance`: what a run that diverged counts as, in the units of the table; None: it is left out.
 
     `as_published`: the table has the means of the last five tests, with the paper's figures below, and marks what is
     better than FA beyond chance; differences are those of these means too.
     """
     figure = operator.attrgetter("last" if as_published else "value")
-    groups = studies.complete(study, folder)
+    over = studies.finished if chance is None else studies.ended
+    groups = studies.complete(study, folder, over)
     tests = {cell.name: read_tests(folder / cell.name) for cells in groups.values() for cell in cells}
+    lost = [cell for cells in groups.values() for cell in cells if not studies.finished(cell, folder)]
+    if chance is not None:
+        tests |= {cell.name: [replace(test, value=chance) for test in tests[cell.name]] for cell in lost}
     lines = []
     for number, row in enumerate(study.rows):
         runs = {
@@ -104,13 +115,20 @@ def compare(
         found = lines[row].readings.get(column, {}).get(seed)
         return None if found is None else float(figure(found))
 
-    table = studies.table_of(study, folder, with_paper=as_published, value=value)
+    table = studies.table_of(study, folder, with_paper=as_published, value=value, over=over)
+    if lost:
+        table = replace(table, heading=f"{table.heading}. Diverged, and counted as chance: {named(lost)}")
     if as_published:
         rows = [replace(row, better=better(line, table.metric)) for row, line in zip(table.rows, lines, strict=True)]
         table = replace(table, rows=rows)
     spent_by = grid_of(table, lines, equal, figure)
     cut = any(line.budgets for line in lines)
     return (replace(table, heading=f"{table.heading}, read at equal {equal}") if cut else table), spent_by
+
+
+def named(cells: Sequence[Cell]) -> str:
+    """Runs in words: the method of each, its row and its seed."""
+    return ", ".join(f"{name_of(cell.method)} ({studies.label(cell.row)}, seed {cell.seed})" for cell in cells)
 
 
 def better(line: Line, metric: MetricNote) -> frozenset[str]:

@@ -4,16 +4,19 @@ As published means: its own settings as its paper has them (the defaults of its 
 has for anybody who names none. Nothing is searched, so what is missed is what a user misses.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedaccord import config
+from fedaccord.core.errors import FedAccordError
 from fedaccord.experiments import lab, runner
 from fedaccord.experiments.lab import Problem
-from fedaccord.experiments.study import Cell, finished
+from fedaccord.experiments.study import Cell, diverged, done, ended
 from fedaccord.methods.registry import PARTS, find
 from fedaccord.report.field import Entry
+from fedaccord.runtime.folder import read_settings
 
 FOLDER = Path("results/field")
 PROBLEMS = ("mnist-iid-C1", "mnist-one-C0.5", "fashion-dir", "digits-one", "kws16-one-C1", "cifar16-one-C1")
@@ -22,6 +25,10 @@ VARIANTS = ("", "+RM", "+AH", "+RM+AH")
 BESIDE = ("RM", "AH")
 """Parts that are variants of the others here, not methods of their own."""
 METHODS = tuple(f"FA+{name}" if name == "WD" else name for name in PARTS if name not in BESIDE)
+NOTES = {"FedNova": "FedNova is FA here: in each round all clients make the same number of steps."}
+"""Method -> what must be known to read its row."""
+RUN = "run"
+"""Between method and seed in the name of a run's folder."""
 
 
 def sensible(method: str) -> tuple[str, ...]:
@@ -45,22 +52,52 @@ class Field:
             for problem in self.problems:
                 for method in self.methods:
                     for variant in sensible(method):
-                        name = method + variant
-                        yield problem, method, variant, lab.make_cell(problem, name, "run", seed, name, {})
+                        name = find(method).name + variant
+                        yield problem, method, variant, lab.make_cell(problem, name, RUN, seed, method + variant, {})
 
     def run(self, lanes: int | None, say: Callable[[str], None]) -> list[str]:
         """Run or resume what is missing and say which problems lack data; returns one sentence per failed run."""
         here = lab.with_data(self.problems, say, self.over)
-        return runner.run_missing([cell for problem, *_, cell in self.cells() if problem in here], self.folder, lanes)
+        return runner.run_rest([cell for problem, *_, cell in self.cells() if problem in here], self.folder, lanes)
 
     def over(self, problem: Problem) -> bool:
         """Whether nothing is left to run for a problem."""
-        return all(finished(cell, self.folder) for which, *_, cell in self.cells() if which == problem)
+        return all(ended(cell, self.folder) for which, *_, cell in self.cells() if which == problem)
+
+    def check(self) -> None:
+        """Complain about a run that was another experiment."""
+        for *_, cell in self.cells():
+            done(cell, self.folder)
+
+    def whole(self) -> "Field":
+        """The same with every problem, method and seed that the folder has runs of."""
+        problems, methods, seeds = {each.name for each in self.problems}, dict.fromkeys(self.methods), set(self.seeds)
+        for run in sorted(self.folder.glob(f"*/*-{RUN}-s*")):
+            seed = run.name.rpartition("-s")[2]
+            method = method_of(run)
+            if method is None or not seed.isdigit() or run.parent.name not in lab.PROBLEMS:
+                continue
+            problems.add(run.parent.name)
+            methods[method] = None
+            seeds.add(int(seed))
+        there = [each for name, each in lab.PROBLEMS.items() if name in problems]
+        return Field(self.folder, there, list(methods), sorted(seeds))
 
     def entries(self) -> Iterator[Entry]:
-        """What each finished run came to."""
+        """What each run that is over came to; one that diverged counts as chance."""
         for problem, method, variant, cell in self.cells():
-            if finished(cell, self.folder):
-                trace = lab.read_trace(self.folder / cell.name)
-                chance = 100 / problem.classes
-                yield Entry(problem.name, method, variant, cell.seed, lab.tested(trace), trace.steps, chance)
+            if not ended(cell, self.folder):
+                continue
+            trace, lost = lab.read_trace(self.folder / cell.name), diverged(cell, self.folder)
+            chance = 100 / problem.classes
+            accuracy = chance if lost else lab.tested(trace)
+            yield Entry(problem.name, find(method).name, variant, cell.seed, accuracy, trace.steps, chance, lost)
+
+
+def method_of(run: Path) -> str | None:
+    """The method of a run's folder, without what was joined to it; None: it cannot be found any more."""
+    with contextlib.suppress(FedAccordError):
+        name = read_settings(run).method
+        joined = next(variant for variant in reversed(VARIANTS) if name.endswith(variant))
+        return name.removesuffix(joined)
+    return None

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from fedaccord.config import to_toml
 from fedaccord.core.files import make_folder
 from fedaccord.core.processes import die_with, usable_cores
-from fedaccord.experiments.study import Cell, done
+from fedaccord.experiments.study import Cell, diverged, done
 from fedaccord.methods.registry import find
 from fedaccord.metrics import METRICS
 from fedaccord.runtime.drive import stop_request
@@ -131,6 +131,14 @@ def run_missing(
     if asked.is_set():
         raise KeyboardInterrupt("the same command goes on from here")
     return failures
+
+
+def run_rest(cells: Sequence[Cell], folder: Path, lanes: int | None) -> list[str]:
+    """Like run_missing, but a run that diverged is over: it is not tried again, and no failure."""
+    todo = [cell for cell in cells if not diverged(cell, folder)]
+    failures = run_missing(todo, folder, lanes)
+    lost = {cell.name for cell in todo if diverged(cell, folder)} if failures else set()
+    return [told for told in failures if told.partition(": ")[0] not in lost]
 
 
 def open_child(cell: Cell, folder: Path) -> "subprocess.Popen[str]":

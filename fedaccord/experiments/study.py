@@ -16,7 +16,9 @@ from fedaccord.core.settings import EXPERIMENT, LENGTH, SERVER
 from fedaccord.experiments.yardsticks import YARDSTICKS, name_of, runs_of, trained_by
 from fedaccord.methods.registry import find
 from fedaccord.report import paper, tables
-from fedaccord.runtime.folder import SETTINGS, MetricNote, read_end, read_settings
+from fedaccord.runtime.attendance import NOBODY, attendance
+from fedaccord.runtime.folder import ROUNDS, SETTINGS, MetricNote, read_end, read_rounds, read_settings
+from fedaccord.runtime.lines import round_of
 from fedaccord.tasks import Task, find_task
 
 OPEN: dict[str, tuple[Any, ...]] = {"clients": (10,), "augment": (False,), "entropy_min": (None, 2.0032)}
@@ -112,30 +114,51 @@ def finished(cell: Cell, folder: Path) -> bool:
     return done(cell, folder) >= cell.settings.rounds
 
 
+def diverged(cell: Cell, folder: Path) -> bool:
+    """Whether the run ended because no client's update could be used any more. It would end so each time."""
+    path = folder / cell.name
+    if not (path / SETTINGS).is_file() or finished(cell, folder):
+        return False
+    return attendance(round_of(line, path / ROUNDS) for line in read_rounds(path)).empty_rounds >= NOBODY
+
+
+def ended(cell: Cell, folder: Path) -> bool:
+    """Whether nothing is left to run: it is finished, or it diverged."""
+    return finished(cell, folder) or diverged(cell, folder)
+
+
 Place = tuple[int, str, int]
 """Number of the row, column, seed: where one figure stands."""
 
 
-def complete(study: Study, folder: Path) -> dict[Place, list[Cell]]:
-    """The runs behind each figure, of those all of whose runs are finished."""
+Over = Callable[[Cell, Path], bool]
+"""Whether a run counts, given the folder of its study."""
+
+
+def complete(study: Study, folder: Path, over: Over = finished) -> dict[Place, list[Cell]]:
+    """The runs behind each figure, of those all of whose runs are over."""
     numbers = {id(row): number for number, row in enumerate(study.rows)}
     groups: dict[Place, list[Cell]] = {}
     for cell in cells(study):
         groups.setdefault((numbers[id(cell.row)], name_of(cell.method), cell.seed), []).append(cell)
-    return {place: group for place, group in groups.items() if all(finished(cell, folder) for cell in group)}
+    return {place: group for place, group in groups.items() if all(over(cell, folder) for cell in group)}
 
 
 def table_of(
-    study: Study, folder: Path, with_paper: bool = False, value: Callable[..., float | None] | None = None
+    study: Study,
+    folder: Path,
+    with_paper: bool = False,
+    value: Callable[..., float | None] | None = None,
+    over: Over = finished,
 ) -> tables.Table:
-    """From the finished runs in the folder; a cell without any stays empty. `value`: (row, column, seed) -> what to
-    show there; None: the last value, of a figure with several runs their mean."""
+    """From the runs in the folder that are over; a cell without any stays empty. `value`: (row, column, seed) -> what
+    to show there; None: the last value, of a figure with several runs their mean."""
     columns = dict.fromkeys(name_of(method) for row in study.rows for method in row.methods)
     # the paper's in its order, then the others, then the yardsticks
     order = list(dict.fromkeys(name for name in (*paper.METHODS, *columns) if name in columns))
     order.sort(key=lambda name: name in YARDSTICKS)
     printed = paper.ACCURACY.get(study.task, {}) if with_paper else {}
-    groups = complete(study, folder)
+    groups = complete(study, folder, over)
 
     def last(*place: Any) -> float:
         return statistics.fmean(tables.last_value(folder / cell.name) for cell in groups[place])

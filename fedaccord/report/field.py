@@ -20,6 +20,7 @@ class Entry:
     accuracy: float
     client_steps: int
     chance: float
+    diverged: bool = False  # it ended because no update could be used any more, and counts as chance
 
     @property
     def name(self) -> str:
@@ -44,19 +45,37 @@ def regrets_of(means: Means) -> dict[str, dict[str, float]]:
     return {name: {problem: best[problem] - value for problem, value in rows.items()} for name, rows in means.items()}
 
 
-def markdown(entries: Sequence[Entry], problems: Sequence[str], seeds: Sequence[int]) -> str:
-    """Everything that there is to read."""
+def markdown(entries: Sequence[Entry], problems: Sequence[str], seeds: Sequence[int], more: Sequence[str] = ()) -> str:
+    """Everything that there is to read; `more`: sentences to stand below the table."""
     if not entries:
         return "No run is finished yet\n"
-    told = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     return (
-        f"Test accuracy in % (the mean of the last five tests), {told}, and by how many points a method misses the "
-        "best of all: on average over the problems and at worst; the smallest average first; *: a run at chance\n\n"
-        f"{table(entries, problems, len(seeds))}\n"
+        f"Test accuracy in % (the mean of the last five tests), {seeds_in_words(seeds)}, and by how many points a "
+        "method misses the best of all: on average over the problems and at worst; the smallest average first; *: a "
+        "run at chance\n\n"
+        f"{table(entries, problems, len(seeds))}\n{notes(entries, more)}"
         "What is gained by joining matching or the tuner, in points on average over the problems that both have; in "
         "brackets the smallest and the largest gain\n\n"
         f"{gains(means_of(entries))}"
     )
+
+
+def seeds_in_words(seeds: Sequence[int]) -> str:
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    whole = len(seeds) == seeds[-1] - seeds[0] + 1
+    return f"seeds {seeds[0]} to {seeds[-1]}" if whole else f"seeds {', '.join(map(str, seeds))}"
+
+
+def notes(entries: Sequence[Entry], more: Sequence[str]) -> str:
+    """What must be known to read the table, a paragraph each."""
+    said = []
+    if any(each.diverged for each in entries):
+        said.append(
+            "†: a run that diverged: it ended early because no client's update could be used any more, and counts as "
+            "chance. It is not tried again unless its folder is removed."
+        )
+    return "".join(f"{each}\n\n" for each in (*said, *more))
 
 
 def table(entries: Sequence[Entry], problems: Sequence[str], seeds: int) -> str:
@@ -73,10 +92,11 @@ def table(entries: Sequence[Entry], problems: Sequence[str], seeds: int) -> str:
 
 
 def cell(runs: Sequence[Entry], seeds: int) -> str:
-    """Their mean, a star if one of them is at chance, and how many there are, if some are missing."""
+    """Their mean, a star if one of them is at chance, a dagger if one diverged, and how many, if some are missing."""
     if not runs:
         return "–"
-    star = "*" if any(each.accuracy < ABOVE_CHANCE * each.chance for each in runs) else ""
+    star = "*" if any(each.accuracy < ABOVE_CHANCE * each.chance and not each.diverged for each in runs) else ""
+    star += "†" if any(each.diverged for each in runs) else ""
     few = f" ({len(runs)} of {seeds})" if len(runs) < seeds else ""
     return f"{statistics.fmean(each.accuracy for each in runs):.1f}{star}{few}"
 

@@ -8,6 +8,8 @@ from fedaccord.core.records import RoundLog
 NAMED = 5
 """More clients than this are counted in a sentence, not named."""
 NO_DATA = "it has no data"
+NOBODY = 3
+"""Rounds in a row without a single usable update, nor half the rate, after which a run ends with an error."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fedaccord.core.params import read_params
 from fedaccord.core.processes import processor_kind, torch_threads
 from fedaccord.core.protocols import Engine
 from fedaccord.core.records import Params, RoundLog, ServerState, Snapshot
-from fedaccord.runtime.attendance import Attendance, attendance
+from fedaccord.runtime.attendance import NOBODY, Attendance, attendance
 from fedaccord.runtime.build import Setup
 from fedaccord.runtime.changes import other_code, other_settings
 from fedaccord.runtime.checkpoints import Checkpoint
@@ -27,9 +27,6 @@ from fedaccord.runtime.identity import fingerprint
 from fedaccord.runtime.lines import round_of
 from fedaccord.runtime.live import JsonView, View
 from fedaccord.runtime.trackers import Together, trackers
-
-NOBODY = 3
-"""Rounds in a row without a single usable update, nor half the rate, after which a run ends with an error."""
 
 
 @dataclass(frozen=True)

@@ -388,7 +388,7 @@ def test_what_moves_h_must_be_what_the_clients_did(settings):
 
 
 def test_a_length_that_goes_by_the_clients_norms_tells_of_them_whatever_the_noise():
-    with pytest.raises(SettingsError, match="FedExP: .* leave out dp_noise"):
+    with pytest.raises(SettingsError, match=r"FedExP: .* leave out dp_noise"):
         setup("FedExP", clip_norm=1.0, dp_noise=1.0)
 
 
