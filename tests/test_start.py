@@ -103,6 +103,17 @@ def test_hes_last_layer_is_a_tenth_whatever_the_order_in_which_layers_were_made(
     assert float(model.head.weight.var()) == pytest.approx(0.1**2 * 2 / 400, rel=0.05)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("seen", [True, False], ids=["run", "made"])
+def test_below_a_last_layer_that_is_frozen_he_makes_nothing_smaller(seen):
+    """The layers below start as they do with a head that is trained."""
+    models = [nn.Sequential(nn.Linear(200, 400), nn.ReLU(), nn.Linear(400, 300)) for _ in range(2)]
+    models[1][2].requires_grad_(False)
+    free, fixed = (started(model, noise(8, 200) if seen else None, "he") for model in models)
+    assert torch.equal(free[0].weight, fixed[0].weight)
+    assert float(fixed[0].weight.var()) == pytest.approx(2 / 200, rel=0.05)
+
+
 def test_he_needs_no_examples():
     alone, seeing = (started(seeded(mnist_mlp), held, "he") for held in (None, noise(8, 784)))
     assert params_sha256(read_params(alone)) == params_sha256(read_params(seeing))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedaccord import DataSet, Examples, Task, federate
+from fedaccord import DataSet, Examples, Task, config, federate
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.travel import HOME, travel_of
 from fedaccord.runtime.build import from_task
@@ -185,3 +185,12 @@ def test_the_servers_examples_are_left_to_the_clients_where_it_could_not_use_the
     site = setup.experiment.engine.site
     assert sum(map(len, site.clients)) + sum(map(len, site.tests)) == 300
     assert (setup.settings.evaluate, setup.settings.client_test) == ("clients", 0.2)
+
+
+def test_a_head_that_the_method_fixes_is_nobodys_own():
+    g = torch.Generator().manual_seed(0)
+    data = DataSet(*(Examples(torch.randn(n, 3, generator=g), torch.arange(n) % 2) for n in (300, 50)), ("a", "b"))
+    own = {"split": "iid", "clients": 3, "travels": "!3.*", "method": "FixedHead", "validation_per_class": 10}
+    setup = from_task(Task("own", lambda: data, net), config.make({**own, "engine": "serial"}))
+    assert (setup.settings.evaluate, setup.settings.client_test) == ("server", 0.0)
+    assert (setup.travel.home, setup.travel.fixed) == (frozenset(), {"3.weight", "3.bias"})

@@ -67,9 +67,11 @@ def own_travels(predicate: Travels | None, settings: Settings) -> Travels:
 def with_home_settled(task: Task, settings: Settings) -> Settings:
     """The same, if this task's model has such a part: then the server is given no examples that it could not use."""
     travels = own_travels(task.travels, settings)
-    if travels in (ALL, TRAINABLE) or not travel_of(build(task, settings), travels).home:
+    if travels in (ALL, TRAINABLE):
         return settings
-    return by_clients(settings)
+    model = build(task, settings)
+    find(settings.method).prepare(model, settings.values())  # what a method freezes is nobody's own
+    return by_clients(settings) if travel_of(model, travels).home else settings
 
 
 def parts_of(task: Task, settings: Settings) -> Parts:

@@ -73,7 +73,9 @@ def start_model(parts: Parts) -> list[str]:
         if settings.init == "he":
             for name, layer in drawable(model).items():
                 draw(layer, name, settings.seed)
-            last_layer(model, None if some is None else some.inputs).weight.mul_(OUTPUT)
+            last = last_layer(model, None if some is None else some.inputs)
+            if last in drawable(model).values():  # a frozen one has an opinion already, and the one below has none
+                last.weight.mul_(OUTPUT)
         elif settings.init == "unit-variance":
             assert some is not None
             unit_variance(model, some.inputs, settings.seed)
@@ -158,8 +160,8 @@ def draw(layer: Any, name: str, seed: int) -> None:
 
 
 def last_layer(model: nn.Module, inputs: Batch | None) -> Any:
-    """The drawn layer that runs last; without examples to run it on, the one that was made last."""
-    layers = drawable(model)
+    """The weighted layer that runs last; without examples to run it on, the one that was made last."""
+    layers = weighted_layers(model)
     order = list(layers)
     if inputs is not None:
         trial = trial_copy(model, inputs)
