@@ -103,6 +103,17 @@ def test_the_time_left_takes_equal_work_for_equal(column, fraction):
     assert sum(prices) == pytest.approx(20 * 3 * fraction)
 
 
+@pytest.mark.parametrize("column", YARDSTICKS)
+@pytest.mark.parametrize("epochs", [0.0, 1.0])
+def test_what_a_server_does_about_other_parties_is_not_theirs(column, epochs):
+    """With five replies wanted of one client, no round would ever count."""
+    plain = settings_for(rounds=20, clients=3, epochs=epochs)
+    guarded = {"min_replies": 5, "clip_norm": 0.5, "dp_noise": 1.0, "robust": "median", "server_lr": 0.3}
+    federated = settings_for(rounds=20, clients=3, epochs=epochs, **guarded)
+    assert list(runs_of(column, federated)) == list(runs_of(column, plain))
+    assert list(runs_of("FA", federated)) == [("", federated, 1.0)]
+
+
 def test_how_many_clients_there_are_must_be_said_where_the_data_decides():
     study = Study("kws", (Row("natural", 1.0, ("FA", "local")),))
     with pytest.raises(SettingsError, match="local: say how many clients there are"):

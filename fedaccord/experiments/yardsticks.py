@@ -4,13 +4,14 @@ Both make as many client steps in all as the federation does, each of a mini-bat
 work, and an example is seen as often. So the central model makes the steps of the whole cohort one after the other
 (with only as many as one client makes in the federation, it would see a fraction of the data), and a client that is
 alone makes those that it would make in the federation. Network, start, loss, optimizer, rates, the server's set and
-the test set are the federation's; the method is plain FA, where averaging one client changes nothing.
+the test set are the federation's; the method is plain FA, where averaging one client changes nothing. What the server
+does about absent, lying or curious parties (`FEDERATED`) is not theirs: there is nobody else.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fedaccord.config import ALL_DATA, Settings
+from fedaccord.config import ALL_DATA, Settings, make, table
 from fedaccord.core.cohorts import cohort_size
 from fedaccord.core.errors import SettingsError
 from fedaccord.methods.registry import find
@@ -18,6 +19,8 @@ from fedaccord.methods.registry import find
 CENTRAL, LOCAL = "central", "local"
 YARDSTICKS = (CENTRAL, LOCAL)
 PLAIN = "FA"
+FEDERATED = ("min_replies", "clip_norm", "robust", "dp_noise", "server_lr")
+"""Settings of a federation's server, which a single client has as they are by default."""
 
 
 def trained_by(column: str) -> str:
@@ -42,6 +45,7 @@ def runs_of(column: str, settings: Settings) -> Iterator[tuple[str, Settings, fl
     cohort = cohort_size(clients, settings.fraction)
     rounds = max(1, round(settings.rounds * cohort / clients))
     cost = 1 / (clients * settings.fraction)
+    settings = make(settings.values(), {name: table()[name].default for name in FEDERATED})
     if column == LOCAL:
         for client in range(clients):
             yield f"-client{client}", replace(settings, alone=str(client), rounds=rounds), cost
