@@ -412,12 +412,15 @@ def refuse_tuned(given: Iterable[str], settings: Settings, method: "Method") -> 
     values = settings.values()
     tuned = method.tunes(values)
     for name in given:
-        if (chosen := "steps" if name == "epochs" else name.removesuffix("_decay")) in tuned:
-            rest = "+".join(part.name for part in method.parts if not part.tunes(values))
-            raise SettingsError(
-                f"{name}: {method.name} chooses {chosen} itself, so this would have no effect; with method {rest} it "
-                f'is as you say, with start = "{chosen} = ..." the tuner begins there'
-            )
+        chosen = "steps" if name == "epochs" else name.removesuffix("_decay")
+        if chosen not in tuned or (name == chosen and method.begins(values)):
+            continue
+        rest = "+".join(part.name for part in method.parts if not part.tunes(values)) or "FA"
+        begins = f', with start = "{chosen} = ..." the tuner begins there'
+        raise SettingsError(
+            f"{name}: {method.name} chooses {chosen} itself, so this would have no effect; with method {rest} it is as "
+            f"you say{begins if all(part.takes_start for part in method.parts) else ''}"
+        )
 
 
 def to_toml(settings: Settings) -> str:

@@ -13,7 +13,7 @@ from fedaccord import config
 from fedaccord.cli import main
 from fedaccord.core.errors import SettingsError
 from fedaccord.experiments import runner as compare
-from fedaccord.experiments.study import Cell, Row, Study, cells, done, table_of
+from fedaccord.experiments.study import Cell, Row, Study, cells, done, table_of, telling
 from fedaccord.report.tables import last_value
 from fedaccord.runtime.folder import read_rounds, read_settings
 
@@ -212,6 +212,12 @@ def test_results_must_be_a_folder(words, tmp_path, capsys):
     assert main([*words, "--no-run", "--results", str(tmp_path / "none")]) == 2
     assert "no such folder" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(("method", "tells"), [("FATHOM", True), ("FA+AH", False), ("FedEx", False)])
+def test_where_a_tuner_begins_tells_two_runs_apart(method, tells):
+    assert ({"lr", "steps"} <= telling(config.make({"method": method}))) == tells
+    assert "lr_decay" not in telling(config.make({"method": method}))
 
 
 @pytest.mark.slow

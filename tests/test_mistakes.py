@@ -8,11 +8,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedaccord import federate
+from fedaccord import config, federate
 from fedaccord.cli import main
 from fedaccord.cli.options import USUAL
 from fedaccord.config import table
 from fedaccord.core.errors import FedAccordError, FedAccordWarning, SettingsError
+from fedaccord.methods.registry import find
 from fedaccord.runtime.identity import params_sha256
 from fedaccord.tasks import find_task
 
@@ -149,6 +150,31 @@ def test_the_short_help_shows_the_usual_settings_and_names_the_rest(capsys):
     others = {"config", "set", "runs", "name", "json", "paper", "help-all"}
     assert shown["--help"] == usual | others
     assert shown["--help-all"] - others == {name.replace("_", "-") for name in table() if name != "task"}
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "said"),
+    [
+        ("FedEx", "lr", "lr: FedEx chooses lr itself, so this would have no effect; with method FA it is as you say"),
+        (
+            "FATHOM",
+            "lr_decay",
+            "lr_decay: FATHOM chooses lr itself, .*; with method FA it is as you say, with start = ",
+        ),
+        ("MOON+FedEx", "steps", r"steps: MOON\+FedEx .*; with method MOON it is as you say"),
+    ],
+)
+def test_there_is_always_a_method_to_name_and_no_advice_that_is_refused(method, name, said):
+    settings = config.make({"method": method})
+    with pytest.raises(SettingsError, match=f"^{said}" + ("" if said.endswith("= ") else "$")):
+        config.refuse_tuned([name], settings, find(method))
+
+
+def test_a_rule_that_begins_at_the_settings_takes_them():
+    """Unless `start` says where it begins."""
+    config.refuse_tuned(["lr", "steps"], config.make({"method": "FATHOM"}), find("FATHOM"))
+    with pytest.raises(SettingsError, match="lr: FATHOM chooses lr itself"):
+        config.refuse_tuned(["lr"], config.make({"method": "FATHOM", "start": "lr = 0.1"}), find("FATHOM"))
 
 
 @pytest.mark.parametrize("name", ["lr", "lr_decay", "steps"])

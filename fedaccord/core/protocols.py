@@ -309,6 +309,7 @@ class Part:
     slots = Slots()
     sets_length = False  # whether it decides how far the server goes, so that nobody else may look for a length
     replaces = ""  # what it does in a way of its own, so that no other part of a method may; "" for nothing
+    takes_start = True  # whether the setting `start` may say where its policy begins
 
     def prepare(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
         """Change the model in place before anything else is done with it, wherever it is built: freeze weights, or
@@ -325,8 +326,12 @@ class Part:
         return None
 
     def tunes(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """The hyper-parameters that its policy chooses: whatever the settings say of them has no effect."""
+        """The hyper-parameters that its policy chooses: what the settings say of them counts only if it `begins`."""
         return ()
+
+    def begins(self, settings: Mapping[str, Any]) -> bool:
+        """Whether its policy begins with what the settings say of the hyper-parameters that it chooses."""
+        return False
 
     def stretches(self, settings: Mapping[str, Any]) -> bool:
         """Whether the server looks for the length of its step, by the running mean's loss on its own set."""
@@ -390,6 +395,10 @@ class Method:
     def tunes(self, settings: Mapping[str, Any]) -> set[str]:
         """The hyper-parameters that its policy chooses."""
         return {name for part in self.parts for name in part.tunes(settings)}
+
+    def begins(self, settings: Mapping[str, Any]) -> bool:
+        """Whether its policy begins with what the settings say of the hyper-parameters that it chooses."""
+        return any(part.begins(settings) for part in self.parts)
 
     def stretches(self, settings: Mapping[str, Any]) -> bool:
         """Whether one of its parts has the server look for the length of its step, and none sets it by itself."""

@@ -106,6 +106,8 @@ def telling(settings: Settings) -> set[str]:
     tuned = method.tunes(settings.values())
     if not tuned:
         return names - {"grid", "start"}
+    if method.begins(settings.values()):
+        tuned = set()
     # the loss that is measured uses these, tuned or not
     return names - (tuned - {"entropy_min", "entropy_weight"}) - {"lr_decay", "steps_decay"}
 

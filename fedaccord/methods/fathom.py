@@ -98,6 +98,9 @@ class Fathom(Part):
     def tunes(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
         return HyperGrid.parse(settings["grid"]).names
 
+    def begins(self, settings: Mapping[str, Any]) -> bool:
+        return not settings["start"]
+
     def policy(self, first: Hyper, settings: Mapping[str, Any]) -> Policy:
         """Within the ends of the grid, from `start` or from what task and settings say."""
         grid = HyperGrid.parse(settings["grid"])

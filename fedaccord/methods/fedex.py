@@ -40,6 +40,8 @@ class FedEx(Part):
         ),
     )
 
+    takes_start = False
+
     def tunes(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
         return HyperGrid.parse(settings["grid"]).names
 
