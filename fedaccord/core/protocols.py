@@ -290,13 +290,18 @@ class Policy(Protocol):
 class Built:
     """What a client part is made from: the model, two inputs as the model sees them, and the settings by name.
 
-    `travel`: which of the model's tensors travel; None: all.
+    `travel`: which of the model's tensors travel; None: all. `tuned`: the hyper-parameters that a policy chooses.
     """
 
     model: nn.Module
     example: Batch
     settings: Mapping[str, Any]
     travel: Travel | None = None
+    tuned: frozenset[str] = frozenset()
+
+    def uses(self, name: str) -> bool:
+        """Whether a setting is ever other than zero: it is given so, or a policy may choose it so."""
+        return name in self.tuned or bool(self.settings[name])
 
 
 class Part:

@@ -71,8 +71,7 @@ class DeltaSGD(Part):
     )
 
     def client(self, built: Built) -> ClientPart:
-        own = built.settings
-        if own["optimizer"] != "sgd" or own["momentum"] or own["weight_decay"] or own["clip_gradient"]:
+        if built.settings["optimizer"] != "sgd" or any(map(built.uses, ("momentum", "weight_decay", "clip_gradient"))):
             raise SettingsError(
                 "DeltaSGD is a rule for plain SGD: leave out optimizer, momentum, weight_decay and clip_gradient"
             )

@@ -80,9 +80,10 @@ def scaled(params: Params, received: Params, factor: float, buffers: frozenset[s
     }
 
 
-def check_countable(name: str, settings: Mapping[str, Any]) -> None:
+def check_countable(name: str, built: Built) -> None:
     """Raise SettingsError unless it is known what a client's steps add up to."""
-    if settings["optimizer"] != "sgd" or (settings["optimizer_state"] == "kept" and settings["momentum"]):
+    kept = built.settings["optimizer_state"] == "kept"
+    if built.settings["optimizer"] != "sgd" or (kept and built.uses("momentum")):
         raise SettingsError(
             f"{name} knows what a client's steps add up to for optimizer = sgd, with a momentum that starts anew each "
             "round (optimizer_state = fresh)"
@@ -98,7 +99,7 @@ class FedNova(Part):
     )
 
     def client(self, built: Built) -> ClientPart:
-        check_countable(self.name, built.settings)
+        check_countable(self.name, built)
         return Counting(built.settings["nesterov"])
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep:

@@ -82,7 +82,7 @@ class Scaffold(Part):
     )
 
     def client(self, built: Built) -> ClientPart:
-        check_countable(self.name, built.settings)
+        check_countable(self.name, built)
         return Controlled(built.settings["nesterov"])
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep:

@@ -2,13 +2,14 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedaccord.core.errors import SettingsError
+from fedaccord.core.settings import Setting
 
 WHOLE = ("steps", "batch_size")
 """Hyper-parameters that are whole numbers."""
@@ -81,6 +82,16 @@ class HyperGrid:
         for axis in self.axes:
             if axis.name not in names:
                 raise SettingsError(f"grid: '{axis.name}' cannot be tuned; expected one of {', '.join(names)}")
+
+    def obey(self, rules: Mapping[str, Setting]) -> None:
+        """Complain about a value that the setting of that name does not take."""
+        for axis in self.axes:
+            if rule := rules.get(axis.name):
+                for value in axis.values:
+                    try:
+                        rule.validate(int(value) if rule.kind is int and value.is_integer() else value)
+                    except SettingsError as error:
+                        raise SettingsError(f"grid: {error}") from None
 
     def choice(self, index: tuple[int, ...]) -> dict[str, Any]:
         """The hyper-parameters at a grid point, by name."""

@@ -31,6 +31,7 @@ from fedaccord.engines.choose import Request, choose
 from fedaccord.methods.registry import find
 from fedaccord.metrics import metrics_of
 from fedaccord.objectives import classification, objective_of
+from fedaccord.policy.grid import HyperGrid
 from fedaccord.policy.schedule import FixedSchedule, Passes, Replay
 from fedaccord.runtime.changes import code_of
 from fedaccord.runtime.checks import check_alone, check_model, find_device, lay_out
@@ -140,9 +141,10 @@ def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
     travel = travel_of(model, travels_of(parts))
     trained, tests = held_back(clients, settings.client_test, settings.seed)
     check_alone(model, trained, settings.batch_size, prepare, device)
+    tuned = frozenset(parts.method.tunes(settings.values()))
     site = Site(
         model,
-        ClientSide(parts.method, Built(model, example, settings.values(), travel)),
+        ClientSide(parts.method, Built(model, example, settings.values(), travel, tuned)),
         [client.to(device) for client in trained],
         prepare,
         objective_of(parts.loss),
@@ -356,6 +358,8 @@ def policy_of(settings: Settings, method: Method, sizes: Mapping[int, int] | Non
         own = ({int(n): c["hyper"] for n, c in line["clients"].items() if "hyper" in c} for line in lines)
         return Replay(first, recorded=tuple(line["hyper"] for line in lines), each=tuple(own))
     policy = method.policy(first, settings.values(), FixedSchedule(first, settings.lr_decay, settings.steps_decay))
+    if tuned := method.tunes(settings.values()):
+        HyperGrid.parse(settings.grid).obey({name: each for name, each in sendable(method).items() if name in tuned})
     if not settings.epochs:
         return policy
     if "steps" in method.tunes(settings.values()):

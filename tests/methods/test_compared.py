@@ -381,6 +381,21 @@ def test_a_rule_for_plain_sgd_says_so(settings):
         setup("DeltaSGD", **settings)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "says"),
+    [
+        ("DeltaSGD", {}, "DeltaSGD is a rule for plain SGD"),
+        ("FedNova", {"optimizer_state": "kept"}, "FedNova knows what"),
+        ("SCAFFOLD", {"optimizer_state": "kept"}, "SCAFFOLD knows what"),
+    ],
+)
+def test_a_momentum_that_is_tuned_is_one(name, settings, says):
+    """A grid that nobody uses changes nothing."""
+    with pytest.raises(SettingsError, match=says):
+        setup(f"{name}+AH", grid="momentum = 0, 0.5", **settings)
+    assert setup(name, grid="momentum = 0, 0.5", **settings)
+
+
 @pytest.mark.parametrize("settings", [{"clip_norm": 1.0}, {"robust": "median"}])
 def test_what_moves_h_must_be_what_the_clients_did(settings):
     with pytest.raises(SettingsError, match="FedDyn: h must move by what the clients did"):

@@ -3,9 +3,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedaccord import config
 from fedaccord.config import GRID
 from fedaccord.core.errors import SettingsError
+from fedaccord.methods.registry import find
 from fedaccord.policy.grid import Axis, HyperGrid
+from fedaccord.runtime.build import policy_of
 
 values = st.lists(st.floats(1e-6, 1e6), min_size=2, max_size=12, unique=True).map(lambda v: tuple(sorted(v)))
 
@@ -67,6 +70,25 @@ BAD = [
 def test_a_wrong_grid_is_one_clear_line(text, complaint):
     with pytest.raises(SettingsError, match=complaint), np.errstate(all="ignore"):
         HyperGrid.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("method", "grid", "says"),
+    [
+        ("FA+AH", "steps = 0, 5", "grid: steps = 0: expected 1 or more"),
+        ("FATHOM", "lr = -1, 1", "grid: lr = -1.0: expected more than 0"),
+        ("FedEx", "momentum = 0.5, 1.5", r"grid: momentum = 1.5: expected in \[0, 1\)"),
+        ("FedRS+AH", "fedrs_alpha = 0.5, 2", "grid: fedrs_alpha = 2.0: expected "),
+    ],
+)
+def test_a_value_of_the_grid_obeys_its_settings_own_rule(method, grid, says):
+    with pytest.raises(SettingsError, match=says):
+        policy_of(config.make({"method": method, "grid": grid, "clients": 10}), find(method))
+
+
+@pytest.mark.parametrize("grid", ["lr = 0.1, 0.2", "steps = 1..4/4", "batch_size = 16, 64", "momentum = 0, 0.9"])
+def test_a_sound_grid_is_taken(grid):
+    assert policy_of(config.make({"method": "FA+AH", "grid": grid, "clients": 10}), find("FA+AH")).names
 
 
 def test_what_is_no_hyper_parameter_cannot_be_tuned():
