@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedaccord.experiments.lab import PROBLEMS
+from fedaccord.methods.registry import PARTS
 from fedaccord.report.regret import ABOVE_CHANCE
 
 ROOT = Path(__file__).parents[1]
@@ -95,3 +96,9 @@ CLAIMS: list[tuple[str, Callable[[], str]]] = [
 @pytest.mark.parametrize(("page", "claim"), CLAIMS, ids=lambda each: getattr(each, "__name__", each))
 def test_a_page_says_what_the_results_say(page, claim):
     assert claim() in " ".join((ROOT / page).read_text().split())
+
+
+def test_what_a_part_is_said_to_cost_is_what_was_measured():
+    measured = json.loads((RESULTS / "bench" / "rounds-mnist.json").read_text())["rounds"]["mnist"]
+    told = {name: part.cost for name, part in PARTS.items() if name in measured}
+    assert told == pytest.approx({name: measured[name]["to_FA"] for name in told}, rel=0.1)

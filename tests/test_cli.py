@@ -246,5 +246,5 @@ def test_methods_says_what_each_part_sends_and_keeps(capsys):
     assert main(["methods"]) == 0
     said = {words[0]: words for line in capsys.readouterr().out.splitlines() if (words := line.split())}
     assert said["FA"][-4:] == ["35,880", "35,880", "0", "1"]
-    assert said["SCAFFOLD"][-4:] == ["71,768", "71,760", "35,880", "1"]  # c twice, and a double for its size
+    assert said["SCAFFOLD"][-4:] == ["71,768", "71,760", "35,880", "1.3"]  # c twice, and a double for its size
     assert main(["methods", "nothing"]) == 2

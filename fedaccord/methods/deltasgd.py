@@ -62,7 +62,7 @@ def fitting(eta: Tensor, tensor: Tensor) -> Tensor:
 class DeltaSGD(Part):
     name = "DeltaSGD"
     about = "every client finds its own rate from the smoothness that its last step has met"
-    cost = 2.0
+    cost = 2.65
     replaces = "what a client's steps add up to"
     settings = (
         above(0, "delta_gamma", 2.0, "gamma, the share of the local smoothness that DeltaSGD's rate takes."),

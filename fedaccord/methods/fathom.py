@@ -81,7 +81,7 @@ class Smoothed(ServerStep):
 class Fathom(Part):
     name = "FATHOM"
     about = "rate and steps grow while successive steps of the server agree, and shrink when they turn round"
-    cost = 1.1
+    cost = 1.51
     settings = (
         at_least(0, "fathom_lr", 0.01, "gamma_eta, how fast FATHOM moves the rate."),
         at_least(0, "fathom_steps", 0.01, "gamma_E, how fast FATHOM moves the number of steps."),

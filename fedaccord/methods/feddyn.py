@@ -75,6 +75,7 @@ class Dynamic(ServerStep):
 class FedDyn(Part):
     name = "FedDyn"
     about = "each client's loss is bent so that all of them agree where training ends"
+    cost = 1.33
     settings = (above(0, "feddyn_alpha", 0.1, "alpha, how strongly FedDyn holds clients near the received model."),)
     slots = Slots(client=(Slot("g"),), server=(Slot("h"),))
     sets_length = True  # the model is the clients' mean less h / alpha: there is no direction to go further along

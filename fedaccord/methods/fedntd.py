@@ -63,7 +63,7 @@ class Distilling(ClientPart):
 class FedNTD(Part):
     name = "FedNTD"
     about = "clients also distil what the received model says of all classes but the true one"
-    cost = 1.4
+    cost = 1.62
     settings = (
         hyper(at_least(0, "ntd_weight", 1.0, "beta, the weight of not-true distillation.")),
         above(0, "ntd_temperature", 1.0, "tau, the temperature of not-true distillation."),

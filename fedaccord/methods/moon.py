@@ -80,7 +80,7 @@ class Contrastive(ClientPart):
 class Moon(Part):
     name = "MOON"
     about = "pulls what a client's model sees towards the received model's view, away from its own of last round"
-    cost = 1.7
+    cost = 2.12
     settings = (
         hyper(at_least(0, "moon_weight", 1.0, "mu, the weight of MOON's contrastive term.")),
         above(0, "moon_temperature", 0.5, "tau, the temperature of MOON's contrastive term."),

@@ -73,6 +73,7 @@ class Control(ServerStep):
 class Scaffold(Part):
     name = "SCAFFOLD"
     about = "control variates at server and clients take the drift out of every local step"
+    cost = 1.3
     replaces = "what a client's steps add up to"
     slots = Slots(
         down=(Slot("c"),),

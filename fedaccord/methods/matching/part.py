@@ -81,7 +81,7 @@ class MatchingPart(ClientPart):
 class RepresentationMatching(Part):
     name = "RM"
     about = "each client also rebuilds the received model's activations from its own (representation matching)"
-    cost = 2.5  # docs/log.md, "Speed"
+    cost = 2.0
     settings = (
         hyper(at_least(0, "rm_weight", 1e-4, "Weight of the matching loss, Eq. 1.")),
         setting("rm_layers", "", "Layers of interest by name, with commas (found if empty; see `fedaccord matching`)."),
