@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -309,7 +310,7 @@ class Part:
 
     name = ""
     about = ""  # one sentence
-    cost = 1.0  # of a client's step, roughly, as a multiple of a plain one
+    cost = 1.0  # of a client's step as a multiple of a plain one, by `fedaccord bench rounds` on MNIST
     settings: tuple[Setting, ...] = ()
     slots = Slots()
     sets_length = False  # whether it decides how far the server goes, so that nobody else may look for a length
@@ -345,6 +346,10 @@ class Part:
     def follows(self, settings: Mapping[str, Any]) -> bool:
         """Whether its policy lowers the rate after a round that did harm: early on such a round is then undone."""
         return False
+
+    def remarks(self, counts: np.ndarray) -> list[str]:
+        """What a person should know before the first round; `counts`: examples by client and class."""
+        return []
 
     def report(self, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
         """Sentences about a run for its page, from the lines of its log."""
@@ -391,6 +396,10 @@ class Method:
     def cost(self) -> float:
         """Of a client's step, roughly, as a multiple of a plain one."""
         return math.prod(part.cost for part in self.parts)
+
+    def remarks(self, counts: np.ndarray | None) -> list[str]:
+        """What its parts say before the first round of how the classes are divided, where that is known."""
+        return [] if counts is None else [said for part in self.parts for said in part.remarks(counts)]
 
     def prepare(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
         """Let each part change the model before anything else is done with it."""

@@ -87,7 +87,8 @@ def simulation_of(parts: Parts) -> Setup:
     parts, entropy = settle_entropy(parts)
     site = replace(site, measure=measure_of(parts))
     settings, clients = parts.settings, parts.clients
-    remarks = [*told_home, *warning(settings["robust"], parts.counts), *start_model(parts)]
+    unsuited = [*warning(settings["robust"], parts.counts), *parts.method.remarks(parts.counts)]
+    remarks = [*told_home, *unsuited, *start_model(parts)]
     start_at_home(site)
     cohort = cohort_size(len(clients), settings.fraction)
     fixed = travel_of(parts.model, travels_of(parts)).fixed

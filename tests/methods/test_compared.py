@@ -20,9 +20,10 @@ from fedaccord.core.records import ClientUpdate, Examples, Hyper, Order
 from fedaccord.data.prepare import as_stored
 from fedaccord.methods.fednova import Normalised, length_of
 from fedaccord.methods.registry import find
-from fedaccord.runtime.build import hyper_of, simulation_of
+from fedaccord.runtime.build import from_task, hyper_of, simulation_of
 from fedaccord.runtime.parts import Parts
 from fedaccord.server.steps import with_server_steps
+from fedaccord.tasks import find_task
 
 LR, STEPS, ROUNDS, CLIENTS = 0.3, 3, 3, 5
 
@@ -510,6 +511,19 @@ def test_a_client_with_one_class_learns_nothing_from_calibrated_scores():
     loss = cross_entropy(output, data.targets) + work.term(data.inputs, output, data.targets)
     assert float(loss.detach()) == pytest.approx(0, abs=1e-6)
     torch.testing.assert_close(torch.autograd.grad(loss, output)[0], torch.zeros(6, 3))
+
+
+@pytest.mark.parametrize("name", ["FedLC", "FedRS", "FA"])
+def test_clients_with_one_class_are_told_of_where_scores_are_corrected(name):
+    """Two of three have one class; a client without examples has none."""
+    method = find(name)
+    counts = np.array([[5, 0, 0], [0, 0, 7], [1, 1, 0], [0, 0, 0]])
+    said = [f"{name} cannot teach a client with a single class to tell it from others, and 2 of 4 have one"]
+    assert method.remarks(counts) == ([] if name == "FA" else said)
+    assert method.remarks(counts[2:]) == method.remarks(None) == []
+    task = find_task("digits")
+    told = from_task(task, task.resolved(method=name, split="non-iid", engine="serial")).remarks
+    assert any("10 of 10 have one" in each for each in told) == (name != "FA")
 
 
 @pytest.mark.parametrize("more", ["+RM", "+AH", "+RM+AH"])
