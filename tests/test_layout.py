@@ -173,3 +173,12 @@ for name in fedaccord.__all__:
 assert not hasattr(fedaccord, "nothing")
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+MOST_LINES = 120
+
+
+def test_a_method_fits_in_a_short_file():
+    """Matching is a folder, of which the method itself is one file."""
+    files = [*PACKAGE.glob("methods/*.py"), *PACKAGE.glob("methods/*/part.py")]
+    assert {file.name: n for file in files if (n := len(file.read_text().splitlines())) > MOST_LINES} == {}

@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,14 @@ def test_add_a_method(tmp_path):
     assert all(line["method"]["Leash.length"] > 0 for line in read_rounds(tmp_path / "runs" / "second"))
     assert all("leash_hold" in line["hyper"] for line in read_rounds(tmp_path / "runs" / "tuned"))
     assert "| FA | Leash |" in (tmp_path / "runs" / "compared" / "table.md").read_text()
+
+
+def test_what_a_method_imports_is_where_the_page_says():
+    """Once it is in the package, from these files of fedaccord.core and not from fedaccord, which imports it."""
+    page = (ROOT / "docs" / "add_method.md").read_text()
+    wanted = {
+        name for names in re.findall(r"^from fedaccord import (.*)$", page, re.MULTILINE) for name in names.split(", ")
+    }
+    places = re.search(r"import from `fedaccord\.core\.(\w+)`, `\.(\w+)` and `\.(\w+)`", page).groups()
+    modules = [import_module(f"fedaccord.core.{place}") for place in places]
+    assert {name for name in wanted if not any(hasattr(module, name) for module in modules)} == set()
