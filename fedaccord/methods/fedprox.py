@@ -1,9 +1,9 @@
 """WD: the weight-divergence term ||w_t - w_t^i||_2^2, the paper's baseline for matching.
 
-It is the proximal term of FedProx (Li et al., 2018), (mu / 2) ||w - w_t||^2, with mu = 2 wd_weight. FedProx also takes
-work that is not whole, and counts it in full; `partial` here counts it by its share. With another optimizer than SGD
-the weights themselves are pulled, as AdamW decays them, so that the pull is not scaled by what the optimizer makes of
-gradients.
+It is the proximal term of FedProx (Li et al., 2018, Algorithm 2), (mu / 2) ||w - w_t||^2, with mu = 2 wd_weight.
+FedProx also takes work that is not whole, and counts it in full; `partial` here counts it by its share. With another
+optimizer than SGD the weights themselves are pulled, as AdamW decays them, so that the pull is not scaled by what the
+optimizer makes of gradients.
 """
 
 import torch
