@@ -77,9 +77,17 @@ def the_promise() -> str:
 
 def regret_by_steps() -> str:
     cells = regrets("equal_regret")
-    opposed = ["kws16-one-C1", "cifar16-one-C1", "cifar16-one-C0.5"]
-    kws, cifar, cifar_half = (f"{cells[problem]:.0f}" for problem in opposed)
-    return f"(keywords {kws} points, CIFAR-10 {cifar} and {cifar_half}, one class a client: the tuner does three)"
+    opposed = ["kws16-one-C1", "kws16-one-C0.5", "cifar16-one-C1", "cifar16-one-C0.5"]
+    kws, kws_half, cifar, cifar_half = (f"{cells[problem]:.1f}" for problem in opposed)
+    text = f"(keywords {kws} points and {kws_half}, CIFAR-10 {cifar} and {cifar_half}, one class a client: the tuner "
+    return f"{text}does three)"
+
+
+def ahead() -> str:
+    """All but those that are level, behind, or whose oracle failed."""
+    cells = {name: -points for name, points in regrets().items() if name != "kws16-natural"}
+    found = sorted(points for name, points in cells.items() if points > 0.2)
+    return f"ahead by {found[0]:.1f} to {found[-1]:.0f} points elsewhere"
 
 
 CLAIMS: list[tuple[str, Callable[[], str]]] = [
@@ -90,6 +98,7 @@ CLAIMS: list[tuple[str, Callable[[], str]]] = [
     ("docs/tuner.md", regret_on_average),
     ("docs/tuner.md", no_run_at_chance),
     ("docs/tuner.md", regret_by_steps),
+    ("docs/tuner.md", ahead),
 ]
 
 
