@@ -50,8 +50,9 @@ def at_flowers_fedavg(scene: Scene, bad: Reply) -> str:
 
 
 NOT_FLOWERS = ("duplicate client", "unknown client", "late", "slot that nobody declared",
-               "slot missing, NaN, huge or misshapen")  # fmt: skip
-"""Kinds that do not reach a strategy of Flower's: its grid answers for them, or it has no such thing."""
+               "slot missing, NaN, huge or misshapen", "absurd loss")  # fmt: skip
+"""Kinds that do not reach a strategy of Flower's: its grid answers for them, or it has no such thing. (It averages
+losses, too, but no model comes of them.)"""
 
 
 def main() -> int:
