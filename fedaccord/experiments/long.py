@@ -92,34 +92,31 @@ LINES = {
 }
 """In the order of the paper's tables."""
 
+
+@dataclass(frozen=True)
+class Choices:
+    """What becomes of some methods of a row with other settings than the default, by the name of the change."""
+
+    row: str
+    methods: tuple[str, ...]
+    changes: Mapping[str, Mapping[str, Any]]
+
+
 AH = ("FA+RM+AH", "FA+AH")
 AS_PRINTED = config.printed(find("FA+RM+AH"))
 BY_ADAM = {"psi": "adam", "hyper_lr": 0.01}
-CHOICES: dict[str, tuple[str, tuple[str, ...], dict[str, dict[str, Any]]]] = {
-    "mnist": (
-        "non-iid-C0.5",
-        AH,
-        {
-            "population": {"weighting": "population"},
-            "cross-entropy": {"yardstick": "cross-entropy"},
-            "he": {"init": "he"},
-            "last-model": {"average": False},
-            "random-cohorts": {"cohorts": "random"},
-            "ascent": {"psi": "ascent", "hyper_lr": 0.01},
-            "adam": BY_ADAM,
-            "printed": AS_PRINTED,
-        },
-    ),
-    **{
-        task: (
-            "non-iid-C1",
-            ("FA", "FA+RM", *AH),
-            {"printed": AS_PRINTED, "printed-adam": {**AS_PRINTED, **BY_ADAM}},
-        )
-        for task in ("cifar10", "kws")
-    },
+ONE_BY_ONE: dict[str, Mapping[str, Any]] = {
+    "population": {"weighting": "population"},
+    "cross-entropy": {"yardstick": "cross-entropy"},
+    "he": {"init": "he"},
+    "last-model": {"average": False},
+    "random-cohorts": {"cohorts": "random"},
+    "ascent": {"psi": "ascent", "hyper_lr": 0.01},
+    "adam": BY_ADAM,
+    "printed": AS_PRINTED,
 }
-"""Of each task a row, some of its methods, and what becomes of them with one of these in place of the default."""
+PAPERS = Choices("non-iid-C1", ("FA", "FA+RM", *AH), {"printed": AS_PRINTED, "printed-adam": {**AS_PRINTED, **BY_ADAM}})
+CHOICES = {"mnist": Choices("non-iid-C0.5", AH, ONE_BY_ONE), "cifar10": PAPERS, "kws": PAPERS}
 
 HEADINGS = {
     "mnist": "MNIST, 800 rounds",
@@ -174,10 +171,10 @@ def searching(problems: Sequence[Problem], folder: Path, parts: Sequence[str]) -
 
 def choices_of(task: str, lab: Lab) -> Study:
     """A row as it is by default, which is the table's own, and with each change of CHOICES."""
-    name, methods, changes = CHOICES[task]
-    line = next(line for line in LINES[task] if line.name == name)
-    rows = (line.row(lab), *(line.row(lab, f"-{what}", each) for what, each in changes.items()))
-    named = tuple(replace(row, methods=tuple(each for each in row.methods if each in methods)) for row in rows)
+    chosen = CHOICES[task]
+    line = next(line for line in LINES[task] if line.name == chosen.row)
+    rows = (line.row(lab), *(line.row(lab, f"-{name}", each) for name, each in chosen.changes.items()))
+    named = tuple(replace(row, methods=tuple(each for each in row.methods if each in chosen.methods)) for row in rows)
     return Study(task, named, f"{HEADINGS[task]}: what other choices than the default are worth")
 
 
