@@ -23,6 +23,7 @@ class FedEx(Part):
     about = (
         "each client draws its own hyper-parameters of the grid; those that ended with a smaller loss become likelier"
     )
+    cost = 1.1
     settings = (
         at_least(0, "fedex_rate", 0.0, "eta_0, the rate at which FedEx learns (0: sqrt(2 ln k) for k values)."),
         one_of(
