@@ -85,12 +85,18 @@ def test_what_is_wanted_is_run_seed_by_seed_in_the_order_of_the_methods(searched
     ]
     assert wanted.parts() == ["FA"]
     assert Wanted(methods=["FA+AH"]).parts() == []
+    assert Wanted().parts(long.CHOICES["kws"].methods) == ["FA", "FA+RM"]
+    assert Wanted().parts(long.CHOICES["mnist"].methods) == []
     assert len(Wanted().of(study)) == 60
 
 
 @pytest.mark.parametrize(
     ("wanted", "complaint"),
-    [(Wanted(["iid"]), "--rows iid: there are iid-C1"), (Wanted([], ["FedExP"]), "--methods FedExP: there are FA, ")],
+    [
+        (Wanted(["iid"]), "--rows iid: there are iid-C1"),
+        (Wanted([], ["FedExP"]), "--methods FedExP: there are FA, "),
+        (Wanted(seeds=4), "--seeds 4: these tables have 3"),
+    ],
 )
 def test_a_row_or_method_that_the_paper_has_not_is_told(wanted, complaint):
     with pytest.raises(SettingsError, match=complaint):

@@ -152,7 +152,7 @@ for title, values in {
 
 @kind("absurd loss")
 def _(good: Reply, draw: Draw) -> Reply:
-    return replace(good, loss=far(draw, 16, 308))
+    return replace(good, loss=far(draw, 31, 308))
 
 
 @kind("slot that nobody declared")

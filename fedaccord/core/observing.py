@@ -71,7 +71,7 @@ def relative_norm(mean: "Aggregated") -> float | None:
     average = weighted_mean(mean.accepted, lambda each: each.entered)
     if not average or not mean.model_norm:
         return None
-    scale = statistics.median(each.update_norm / (each.entered or 1.0) for each in mean.accepted)
+    scale = statistics.median(each.update_norm / each.entered for each in mean.accepted if each.entered)
     return average * scale / mean.model_norm
 
 

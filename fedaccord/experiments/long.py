@@ -139,11 +139,14 @@ class Wanted:
         for what, given, known in (("rows", self.rows, names), ("methods", self.methods, paper.METHODS)):
             if unknown := [name for name in given if name not in known]:
                 raise SettingsError(f"reproduce {task}: --{what} {unknown[0]}: there are {', '.join(known)}")
+        if self.seeds > SEEDS:
+            raise SettingsError(f"reproduce {task}: --seeds {self.seeds}: these tables have {SEEDS}")
         return [line for line in LINES[task] if not self.rows or line.name in self.rows]
 
-    def parts(self) -> list[str]:
-        """The client parts whose schedules must be known."""
-        return list(dict.fromkeys(part for method, part in FIXED.items() if method in (self.methods or FIXED)))
+    def parts(self, among: Sequence[str] = paper.METHODS) -> list[str]:
+        """The client parts whose schedules must be known for those of these methods that are wanted."""
+        methods = [name for name in among if not self.methods or name in self.methods]
+        return list(dict.fromkeys(part for method, part in FIXED.items() if method in methods))
 
     def of(self, study: Study) -> list[Cell]:
         """One seed of all, then the next; methods in the order in which they were named."""

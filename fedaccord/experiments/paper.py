@@ -233,16 +233,19 @@ class Reproduction:
 
     def choices(self, name: str) -> None:
         """What other choices than the default are worth; the runs are beside those of the long table."""
+        if self.may_run:
+            self.search(name, long.CHOICES[name])
         study = long.choices_of(name, self.lab)
         self.complete(name, self.wanted.of(study))
         found = long.worth(study, self.home(name))
         studies.write_tables(found, self.folder / "tables" / f"{self.home(name).name}-choices", grid.FORMS)
         self.say(grid.markdown(found))
 
-    def search(self, name: str) -> None:
-        """Find the schedules that the wanted runs of a long table need."""
-        problems = [line.problem for line in self.wanted.lines(name)]
-        work = long.searching(problems, self.lab.folder, self.wanted.parts())
+    def search(self, name: str, choices: long.Choices | None = None) -> None:
+        """Find the schedules that the wanted runs of a long table need, or of one of its rows for these choices."""
+        lines = [line for line in self.wanted.lines(name) if choices is None or line.name == choices.row]
+        parts = self.wanted.parts(paper.METHODS if choices is None else choices.methods)
+        work = long.searching([line.problem for line in lines], self.lab.folder, parts)
         check(work.run(self.lanes, self.say))
         work.record()
 
@@ -287,7 +290,8 @@ class Reproduction:
 
         columns: dict[str, dict[str, list[Path]]] = {}
         for name, title in TASKS.items():
-            self.complete(name, [cell for cell in studies.cells(self.study(name)) if shown(cell)])
+            cells = self.wanted.of(self.study(name)) if name in self.long else list(studies.cells(EVERY[name]))
+            self.complete(name, list(filter(shown, cells)))
             for cell in filter(shown, self.there(name)):
                 columns.setdefault(title, {}).setdefault(cell.row.split, []).append(self.home(name) / cell.name)
         if columns:

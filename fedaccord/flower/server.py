@@ -211,7 +211,7 @@ class FlowerEngine:
         for part in (list(numbers[first : first + size]) for first in range(0, len(numbers), size)):
             left = max(LEAST, self.end - time.monotonic())
             try:
-                with waiting_for_parts(left / len(part)):
+                with waiting_for_parts(left / min(len(numbers), TOGETHER)):
                     replies = list(self.grid.pull_messages(part))
             except LOST:
                 raise

@@ -50,7 +50,7 @@ class Turning(ClientPart):
         step.memory["least"] = torch.minimum(step.memory.get("least", torch.ones_like(cosine)), cosine)
 
     def finish(self, end: End, work: Work) -> Outgoing:
-        return Outgoing(sent={"least": {"value": end.memory["least"][end.place].double().cpu()}})
+        return Outgoing(sent={"least": {"value": end.memory["least"][end.place].double().clamp(-1, 1).cpu()}})
 
 
 def dots(one: Sequence[Tensor], other: Sequence[Tensor], stacked: bool) -> Tensor:

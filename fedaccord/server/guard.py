@@ -95,11 +95,8 @@ def late_guard(
 
     def judge(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
         if len(mean.accepted) < max(1, minimum):
-            lost = sum(refusal.diverged for refusal in mean.refused)
-            if guards and state.previous is not None and lost > len(mean.accepted):
-                told = f"taken back: {lost} of {lost + len(mean.accepted)} clients could not train from it"
-                return Verdict(state.previous, None, state.last_loss, None, carried_out=False, guard=told)
-            return skipped(state, len(mean.accepted), minimum)
+            back = given_up(state, mean) if guards else None
+            return skipped(state, len(mean.accepted), minimum) if back is None else back
         found = measure(state.model, LAST)
         loss, before = found.loss, state.last_loss if found.before is None else found.before
         dead = ruined(loss, state) or (tuned and forgotten(loss, mean, state))
@@ -116,6 +113,17 @@ def late_guard(
         return Verdict(model, usable(loss), usable(loss), reward, stretch=stretch)
 
     return judge
+
+
+def given_up(state: ServerState, mean: Aggregated) -> Verdict | None:
+    """A model from which most clients' values were not finite: the one before it; None: it is not that, or there is
+    none, or it was taken back already."""
+    lost, asked = sum(refusal.diverged for refusal in mean.refused), len(mean.accepted) + len(mean.refused)
+    if state.previous is None or state.previous is state.model or lost <= max(1, asked / 2):
+        return None
+    told = f"taken back: {lost} of {asked} clients could not train from it"
+    reward = None if state.loss is None else -CLIP
+    return Verdict(state.previous, None, state.last_loss, reward, carried_out=False, guard=told)
 
 
 def skipped(state: ServerState, accepted: int, minimum: int) -> Verdict:

@@ -27,8 +27,9 @@ HUGE = 1e30
 """No statistic of a buffer is larger: two of them still have a mean in float32."""
 WHOLE = 2**40
 """A counter that is larger is a lie, unless the server's own was nearly so."""
-LOSS = 1e15
-"""No loss and no metric is larger. One that is not finite is no lie, but the end of a training that blew up."""
+LOSS = 1e30
+"""No loss and no metric is larger, not even the squared error of numbers as large as 10^14. One that is not finite is
+no lie, but the end of a training that blew up."""
 NORMAL = 1e-30
 """Weights as large as this do not all become subnormal in one round."""
 ROUNDING = 1e-6
@@ -80,7 +81,6 @@ class Judge:
         client was told to train with.
         """
         self.check_examples(update)
-        self.check_numbers(update)
         check(update.params, received)
         templates = {name: template for name, (_, template) in self.up.items()}
         check(flatten(update.sent), flatten(templates), "the method")
@@ -92,6 +92,7 @@ class Judge:
             raise Diverged("a value is not finite")
         if norm > bounds.limit:
             raise Diverged(f"a step of norm {norm:.3g}, where {bounds.limit:.3g} would be absurd already")
+        self.check_numbers(update)
         self.check_buffers(received, update.params)
         self.check_normal(update.params, steps, bounds.own)
         self.check_sent(update, bounds.limit, hyper)
@@ -108,11 +109,12 @@ class Judge:
             raise UpdateRefused(f"{str(update.examples)[:40]} examples, but it is registered with {most:,}")
 
     def check_numbers(self, update: ClientUpdate) -> None:
-        """Refuse losses and metrics of absurd size."""
+        """Refuse losses and metrics of absurd size; a loss that is too large is that of a training that blew up."""
         losses = {"loss": update.loss, "received loss": update.received_loss, "previous loss": update.previous_loss}
         for name, value in {**losses, **update.metrics}.items():
             if value is not None and math.isfinite(value) and abs(value) > LOSS:
-                raise UpdateRefused(f"{name} = {value:.3g}, where {LOSS:.0e} would be absurd already")
+                blown = value > 0 and name not in update.metrics
+                raise (Diverged if blown else UpdateRefused)(f"{name} = {value:.3g}, which is absurd")
 
     def check_buffers(self, received: Params, params: Params) -> None:
         """Refuse statistics and counters of absurd size."""

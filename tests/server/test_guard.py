@@ -116,15 +116,20 @@ def test_one_liar_cannot_have_a_model_taken_back_by_what_it_says_of_its_training
     assert verdict.guard is None
 
 
-@pytest.mark.parametrize(("accepted", "diverged", "taken_back"), [(0, 3, True), (0, 0, False), (2, 1, False)])
+@pytest.mark.parametrize(
+    ("accepted", "diverged", "taken_back"), [(0, 3, True), (0, 0, False), (2, 1, False), (0, 1, False)]
+)
 def test_a_model_from_which_nobody_can_train_is_taken_back(accepted, diverged, taken_back):
     """It may have been poisoned in the round before: without that, no honest round could ever mend it."""
     refused = [Refusal(n, "a value is not finite", True) for n in range(diverged)] + [Refusal(9, "no reply in time")]
     mean = Aggregate(NEW, [Accepted(n, 5, 0.1, 1.0) for n in range(accepted)], refused, scaled=lambda share: NEW)
     verdict = late_guard(minimum=3)(LEARNED, mean, lambda model, which: pytest.fail("measured"))
     assert verdict.model is (OLDER if taken_back else OLD)
-    assert verdict.guard.startswith("taken back: 3 of 3 clients" if taken_back else "skipped")
-    assert (verdict.reward, verdict.carried_out) == (None, False)
+    assert verdict.guard.startswith("taken back: 3 of 4 clients" if taken_back else "skipped")
+    assert (verdict.reward, verdict.carried_out) == (-1.0 if taken_back else None, False)
+    again = replace(LEARNED, model=OLDER, loss=None)
+    once = late_guard(minimum=3)(again, mean, lambda model, which: pytest.fail("measured"))
+    assert once.guard.startswith("skipped")  # it was taken back in the round before: nothing is left to do
 
 
 def test_after_a_model_was_taken_back_the_next_reports_are_no_choices_reward_but_still_guarded():

@@ -74,7 +74,7 @@ def test_absurd_values_are_refused(change):
     assert result.model is before
 
 
-LIES = [{"loss": 1e16}, {"loss": -1.7e308}, {"received_loss": 1e200}, {"previous_loss": -1e16},
+LIES = [{"loss": 1e31}, {"loss": -1.7e308}, {"received_loss": 1e200}, {"previous_loss": -1e31},
         {"metrics": {"accuracy": 1e300}}]  # fmt: skip
 
 
@@ -85,6 +85,20 @@ def test_losses_and_metrics_of_absurd_size_are_refused(lie):
     one = dataclasses.replace(honest(chain, before), **lie)
     result = judged(chain, before, one, honest(chain, before, 1))
     assert [(each.client, "absurd" in each.why) for each in result.refused] == [(0, True)]
+
+
+@pytest.mark.parametrize(("loss", "weight"), [(1e31, 1.0), (1e31, math.nan), (1e31, 1e20)])
+def test_a_training_that_blew_up_has_diverged_whatever_its_loss(loss, weight):
+    """The tuner lowers its rate for that."""
+    chain, before = chain_and_model()
+    one = with_value(honest(chain, before), "2.bias", torch.full((2,), weight))
+    (refusal,) = judged(chain, before, dataclasses.replace(one, loss=loss)).refused
+    assert refusal.diverged
+
+
+def test_a_squared_error_of_large_numbers_counts():
+    chain, before = chain_and_model()
+    assert judged(chain, before, dataclasses.replace(honest(chain, before), loss=1e20, metrics={"mse": 1e20})).accepted
 
 
 def test_a_loss_that_is_not_finite_is_no_lie():

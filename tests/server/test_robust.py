@@ -151,6 +151,11 @@ def test_a_liars_norm_does_not_stretch_the_servers_step(rule):
     torch.testing.assert_close(found.model.params["w"], plain.model.params["w"], atol=0.05, rtol=0)
 
 
+def test_clients_that_stood_still_do_not_make_the_others_short():
+    result, _ = joined("mean", [[0.0, 0.0], [0.0, 0.0], [3.0, 0.0]])
+    assert relative_norm(replace(result, model_norm=2.0)) == pytest.approx(1 / 2)
+
+
 def test_what_all_steps_were_divided_by_does_not_make_them_short():
     """FedNova averages steps of one iteration each: clients of ten went ten times as far."""
     chain = server_chain(module_with({"w": START["w"]}), "FedNova")
