@@ -10,6 +10,9 @@ from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 from fedaccord.core.batches import IGNORED
 from fedaccord.core.records import Hyper, LossFunction, Objective
 
+WORST = 2.0
+"""Times the cross-entropy of a guess: what an example may count at most where clients may lie."""
+
 
 def classification(output: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
     """L_C + entropy_weight * L_ER, each the mean over the batch.
@@ -26,17 +29,26 @@ def classification(output: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
     return cast(Tensor, loss)
 
 
+def bounded(output: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
+    """The same as a yardstick that no class can spoil: an example's cross-entropy counts twice that of a guess at most.
+
+    A liar can unlearn its class without end; by the plain mean every round would then look like a bad one.
+    """
+    weight, most = hyper.get("entropy_weight", 0.0), WORST * math.log(output.shape[-1])
+    return sequences(output.flatten(0, -2), targets.flatten(), lowest_of(hyper, output), weight, most)
+
+
 def lowest_of(hyper: Hyper, output: Tensor) -> float:
     """H_min."""
     lowest = hyper.get("entropy_min")
     return default_entropy_min(output.shape[-1]) if lowest is None else float(lowest)
 
 
-def sequences(output: Tensor, targets: Tensor, lowest: float, weight: float) -> Tensor:
-    """Both terms where some samples have no target: (samples, classes) and (samples,)."""
+def sequences(output: Tensor, targets: Tensor, lowest: float, weight: float, most: float = math.inf) -> Tensor:
+    """Both terms where some samples have no target: (samples, classes) and (samples,). `most`: of a cross-entropy."""
     log_p = log_softmax(output, dim=1)
     there = (targets != IGNORED).to(output.dtype)
-    each = nll_loss(log_p, targets, ignore_index=IGNORED, reduction="none")
+    each = nll_loss(log_p, targets, ignore_index=IGNORED, reduction="none").clamp(max=most)
     if weight:
         each = each + weight * there * torch.clamp(lowest + (log_p.exp() * log_p).sum(dim=1), min=0)
     return each.sum() / there.sum().clamp(min=1)

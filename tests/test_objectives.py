@@ -6,17 +6,17 @@ import torch
 from helpers import hyper
 
 from fedaccord.core.batches import IGNORED
-from fedaccord.objectives import classification, default_entropy_min
+from fedaccord.objectives import bounded, classification, default_entropy_min
 
 
-def oracle(logits, targets, minimum, weight):
-    """Cross-entropy + weight * max(0, H_min - H(softmax)), sample by sample, in plain NumPy."""
+def oracle(logits, targets, minimum, weight, most=math.inf):
+    """min(most, cross-entropy) + weight * max(0, H_min - H(softmax)), sample by sample, in plain NumPy."""
     total = 0.0
     for scores, target in zip(logits, targets, strict=True):
         p = np.exp(scores - scores.max())
         p /= p.sum()
         entropy = -sum(q * math.log(q) for q in p)
-        total += -math.log(p[target]) + weight * max(0.0, minimum - entropy)
+        total += min(most, -math.log(p[target])) + weight * max(0.0, minimum - entropy)
     return total / len(targets)
 
 
@@ -63,3 +63,14 @@ def test_in_a_sequence_every_place_that_has_a_target_is_a_sample(weight):
     loss = classification(torch.from_numpy(logits), torch.from_numpy(targets), h)
     there = targets != IGNORED
     assert float(loss) == pytest.approx(oracle(logits[there], targets[there], 1.5, weight), rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(16,), (4, 4)])
+def test_where_clients_may_lie_an_example_counts_twice_a_guess_at_most(shape):
+    rng = np.random.default_rng(2)
+    logits, targets = rng.normal(size=(*shape, 10)) * 5, rng.integers(0, 10, shape)
+    h, most = hyper(entropy_min=1.5, entropy_weight=0.7), 2 * math.log(10)
+    flat = logits.reshape(-1, 10), targets.ravel()
+    found = float(bounded(torch.from_numpy(logits), torch.from_numpy(targets), h))
+    assert found == pytest.approx(oracle(*flat, 1.5, 0.7, most), rel=1e-12)
+    assert found < oracle(*flat, 1.5, 0.7) - 0.1  # some of these are worse than that

@@ -30,7 +30,7 @@ from fedaccord.data.prepare import as_stored
 from fedaccord.engines.choose import Request, choose
 from fedaccord.methods.registry import find
 from fedaccord.metrics import metrics_of
-from fedaccord.objectives import classification, objective_of
+from fedaccord.objectives import bounded, classification, objective_of
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.policy.schedule import FixedSchedule, Passes, Replay
 from fedaccord.runtime.changes import code_of
@@ -43,7 +43,7 @@ from fedaccord.runtime.start import start_model
 from fedaccord.server.chain import ServerChain
 from fedaccord.server.evaluate import ClientLosses, Evaluator
 from fedaccord.server.guard import guard, late_guard
-from fedaccord.server.robust import warning
+from fedaccord.server.robust import MEAN, warning
 from fedaccord.server.sizes import Sizes
 from fedaccord.server.steps import SHORT
 from fedaccord.server.stretch import Length, recorded, searched, unmeasured
@@ -262,7 +262,8 @@ def experiment_for(
     watched = watched_metric(parts)
     if validation is not None:
         wanted = [] if watched is None else [watched]
-        evaluator = Evaluator(model, validation.to(device), parts.prepare, measure_of(parts), wanted, cores)
+        measure = measure_of(parts, trusting=settings["robust"] == MEAN)
+        evaluator = Evaluator(model, validation.to(device), parts.prepare, measure, wanted, cores)
     if parts.test is not None and parts.metrics:
         tested = Evaluator(model, parts.test.to(device), parts.prepare, None, parts.metrics, cores)
     asked = times_asked(clients, settings.fraction, settings.seed, settings.cohorts == "passes")
@@ -338,15 +339,19 @@ def choosing(parts: Parts) -> tuple[Method, Settings]:
     return parts.method, parts.settings
 
 
-def measure_of(parts: Parts) -> LossFunction:
-    """What L_t is measured by: what the clients minimise, with the settings' entropy term even where it is tuned."""
+def measure_of(parts: Parts, trusting: bool = True) -> LossFunction:
+    """What L_t is measured by: what the clients minimise, with the settings' entropy term even where it is tuned.
+
+    `trusting`: nobody may unlearn a class to spoil it; a loss of the user's own is taken as it is.
+    """
     # PAPER (line 15): "the loss of the aggregate model". HERE: with the entropy term. WHY: without it a model that is
     # just more sure of itself has a smaller loss, and the reward is mostly noise; see docs/deviations.md.
     if parts.loss is not None:
         return parts.loss
     hyper = hyper_of(parts.settings, parts.method)
     plain = parts.settings.yardstick == "cross-entropy"
-    return partial(classification, hyper=hyper.but({"entropy_weight": 0.0}) if plain else hyper)
+    measure = classification if trusting else bounded
+    return partial(measure, hyper=hyper.but({"entropy_weight": 0.0}) if plain else hyper)
 
 
 def policy_of(settings: Settings, method: Method, sizes: Mapping[int, int] | None = None) -> Policy:
