@@ -38,6 +38,7 @@ class Setting:
     optional: bool = False
     role: str = EXPERIMENT
     hyper: bool = False
+    axis: str = ""  # a sensible axis of a grid that tunes it
     printed: Any = None  # what the paper does, where the default is otherwise: --paper, and what 0.1 did
 
     def validate(self, value: Any) -> None:
@@ -99,6 +100,10 @@ def one_of(choices: tuple[str, ...], name: str, default: str, help: str, **more:
     )
 
 
-def hyper(made: Setting) -> Setting:
-    """The same setting as a hyper-parameter: it travels to the clients in h_t, and a grid may tune it."""
-    return replace(made, hyper=True)
+def hyper(made: Setting, axis: str = "") -> Setting:
+    """The same setting as a hyper-parameter: it travels to the clients in h_t, and a grid may tune it.
+
+    `axis`: the values to try, as a grid writes them, where nothing is known of the task.
+    """
+    told = f"{made.help} To tune it, add to grid: {made.name} = {axis}." if axis else made.help
+    return replace(made, hyper=True, axis=axis, help=told)

@@ -93,7 +93,7 @@ class Calibration(Part):
 class FedLC(Calibration):
     name = "FedLC"
     about = "a client's scores of rare classes get a margin, and classes that it does not have drop out of its loss"
-    settings = (hyper(at_least(0, "fedlc_tau", 1.0, "tau, the margin of a class with a single example.")),)
+    settings = (hyper(at_least(0, "fedlc_tau", 1.0, "tau, a class's margin if it has one example."), "0.1..10/5 log"),)
 
     def correction(self, counts: Tensor, at: Beginning) -> Correction:
         # FedLC (Eq. 7; its text was not at hand): we know the sum below the fraction as one over the classes c != y.
@@ -109,7 +109,7 @@ class FedRS(Calibration):
     about = "a client's scores of the classes that it does not have are scaled down, so that it unlearns them less"
     settings = (
         hyper(setting("fedrs_alpha", 0.5, "alpha, the factor on the scores of classes that a client does not have (1: "
-                      "FA).", check=lambda v: 0 <= v <= 1, expected="in [0, 1]")),
+                      "FA).", check=lambda v: 0 <= v <= 1, expected="in [0, 1]"), axis="0.1..0.9/5"),
     )  # fmt: skip
 
     def correction(self, counts: Tensor, at: Beginning) -> Correction:

@@ -65,7 +65,7 @@ class FedNTD(Part):
     about = "clients also distil what the received model says of all classes but the true one"
     cost = 1.62
     settings = (
-        hyper(at_least(0, "ntd_weight", 1.0, "beta, the weight of not-true distillation.")),
+        hyper(at_least(0, "ntd_weight", 1.0, "beta, the weight of not-true distillation."), axis="0.1..10/5 log"),
         above(0, "ntd_temperature", 1.0, "tau, the temperature of not-true distillation."),
     )
 

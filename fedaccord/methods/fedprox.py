@@ -33,7 +33,9 @@ class Pull(ClientPart):
 class FedProx(Part):
     name = "WD"
     about = "also pulls each client's weights towards those it received (FedProx)"
-    settings = (hyper(at_least(0, "wd_weight", 0.1, "Weight of the weight-divergence term.")),)
+    settings = (
+        hyper(at_least(0, "wd_weight", 0.1, "Weight of the weight-divergence term."), axis="0.0005..0.5/7 log"),
+    )
 
     def client(self, built: Built) -> ClientPart:
         return Pull()

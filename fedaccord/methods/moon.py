@@ -82,7 +82,7 @@ class Moon(Part):
     about = "pulls what a client's model sees towards the received model's view, away from its own of last round"
     cost = 2.12
     settings = (
-        hyper(at_least(0, "moon_weight", 1.0, "mu, the weight of MOON's contrastive term.")),
+        hyper(at_least(0, "moon_weight", 1.0, "mu, the weight of MOON's contrastive term."), axis="0.1..10/5 log"),
         above(0, "moon_temperature", 0.5, "tau, the temperature of MOON's contrastive term."),
     )
     slots = Slots(client=(Slot("previous", STATE),))

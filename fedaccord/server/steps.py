@@ -60,7 +60,10 @@ class ServerRate(Part):
     name = "rate"
     about = "a factor on the server's step"
     settings = (
-        hyper(above(0, "server_lr", 1.0, "Factor on the server's step towards the clients' mean (1: FedAvg).")),
+        hyper(
+            above(0, "server_lr", 1.0, "Factor on the server's step towards the clients' mean (1: FedAvg)."),
+            axis="0.01..10/7 log",
+        ),
     )
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from fedaccord import config
 from fedaccord.config import GRID
 from fedaccord.core.errors import SettingsError
-from fedaccord.methods.registry import find
+from fedaccord.methods.registry import PARTS, find
 from fedaccord.policy.grid import Axis, HyperGrid
 from fedaccord.runtime.build import policy_of
 
@@ -89,6 +89,21 @@ def test_a_value_of_the_grid_obeys_its_settings_own_rule(method, grid, says):
 @pytest.mark.parametrize("grid", ["lr = 0.1, 0.2", "steps = 1..4/4", "batch_size = 16, 64", "momentum = 0, 0.9"])
 def test_a_sound_grid_is_taken(grid):
     assert policy_of(config.make({"method": "FA+AH", "grid": grid, "clients": 10}), find("FA+AH")).names
+
+
+TUNABLE = [(part, each) for part in PARTS.values() for each in part.settings if each.hyper]
+
+
+@pytest.mark.parametrize(("part", "setting"), TUNABLE, ids=[setting.name for _, setting in TUNABLE])
+def test_every_tunable_setting_of_a_method_names_an_axis_that_holds_its_default(part, setting):
+    method = f"{part.name}+AH"
+    policy = policy_of(
+        config.make({"method": method, "grid": f"{setting.name} = {setting.axis}", "clients": 10}), find(method)
+    )
+    assert policy.names == (setting.name,)
+    values = HyperGrid.parse(f"{setting.name} = {setting.axis}").axes[0].values
+    assert min(values) <= setting.default <= max(values)
+    assert f"{setting.name} = {setting.axis}" in setting.help
 
 
 def test_what_is_no_hyper_parameter_cannot_be_tuned():

@@ -83,7 +83,7 @@ class RepresentationMatching(Part):
     about = "each client also rebuilds the received model's activations from its own (representation matching)"
     cost = 2.0
     settings = (
-        hyper(at_least(0, "rm_weight", 1e-4, "Weight of the matching loss, Eq. 1.")),
+        hyper(at_least(0, "rm_weight", 1e-4, "Weight of the matching loss, Eq. 1."), axis="1e-5..1e-3/5 log"),
         setting("rm_layers", "", "Layers of interest by name, with commas (found if empty; see `fedaccord matching`)."),
         at_least(0, "rm_kernel", 0, "Size of the matching convolutions (0: that of the layer they reverse)."),
         at_least(0, "rm_step", 0.03, "Size of theta_i's gradients (0: as the weighted loss gives them).", printed=0.0),
