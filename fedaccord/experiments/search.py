@@ -1,8 +1,11 @@
-"""The search for the best fixed schedule of a problem: a coarse cross first, then ever nearer around the best."""
+"""The search for the best fixed schedule of a problem: a coarse cross first, then ever nearer around the best, and what
+was best once more with another seed."""
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 MOST = 16
 """Schedules that a search may try."""
@@ -65,16 +68,33 @@ def rounded(rate: float) -> float:
     return float(f"{rate:.2g}")
 
 
+class Trial(NamedTuple):
+    """A run of a schedule: the first, or one more with another seed."""
+
+    schedule: Schedule
+    again: bool = False
+
+
+Losses = Mapping[Schedule, tuple[float, ...]]
+"""What was tried, with the loss of each run."""
+
+
 @dataclass(frozen=True)
 class Search:
-    """How far the search for an oracle is: the loss of each schedule that was tried, and what is to be tried next."""
+    """How far the search for an oracle is: the losses of each schedule that was tried, and what is to be run next."""
 
-    losses: Mapping[Schedule, float]
-    missing: tuple[Schedule, ...]
+    losses: Losses
+    missing: tuple[Trial, ...]
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All that was run, and all that is to be run next."""
+        tried = [Trial(each, again) for each, runs in self.losses.items() for again in (False, True)[: len(runs)]]
+        return [*tried, *self.missing]
 
     @property
     def chosen(self) -> Schedule | None:
-        """The schedule with the smallest loss, once something was tried and there is nothing left to try."""
+        """The schedule with the smallest mean loss, once something was tried and there is nothing left to run."""
         return best_of(self.losses) if self.losses and not self.missing else None
 
     @property
@@ -83,25 +103,37 @@ class Search:
         return self.chosen is not None and bool(beyond(self.losses, NEAR))
 
 
-def search(first: Sequence[Schedule], loss_of: Callable[[Schedule], float | None]) -> Search:
-    """Try the first schedules, then go on around the best until it is enclosed; at most MOST in all.
+def search(first: Sequence[Schedule], loss_of: Callable[[Trial], float | None]) -> Search:
+    """Try the first schedules, then go on around the best until it is enclosed, with at most MOST schedules in all.
 
-    `loss_of` returns None for a schedule that was not run yet.
+    What is best then is run again with another seed, since a rate at the edge of ruin may be best by luck; if its mean
+    is no longer the smallest, the search goes on from the one that has it. `loss_of` returns None for a trial that was
+    not run yet.
     """
-    tried: dict[Schedule, float] = {}
-    todo: Sequence[Schedule] = first
+    losses: dict[Schedule, tuple[float, ...]] = {}
+    todo = [Trial(each) for each in first]
     while todo:
-        found = {each: loss_of(each) for each in todo}
-        tried |= {each: loss for each, loss in found.items() if loss is not None}
-        if missing := tuple(each for each, loss in found.items() if loss is None):
-            return Search(tried, missing)
-        around_it = (beyond(tried, reach) for reach in (math.inf, NEAR))  # first to the edges, then near
-        todo = next(filter(None, ([each for each in found if each.steps <= LONGEST] for found in around_it)), [])
-        todo = todo[: MOST - len(tried)]
-    return Search(tried, ())
+        found = {trial: loss_of(trial) for trial in todo}
+        for trial, loss in found.items():
+            if loss is not None:
+                losses[trial.schedule] = (*losses.get(trial.schedule, ()), loss)
+        if missing := tuple(trial for trial, loss in found.items() if loss is None):
+            return Search(losses, missing)
+        todo = following(losses)
+    return Search(losses, ())
 
 
-def beyond(tried: Mapping[Schedule, float], reach: float) -> list[Schedule]:
+def following(losses: Losses) -> list[Trial]:
+    """The trials that come next: around the best, first to the edges, then near; then the best again."""
+    for reach in (math.inf, NEAR):
+        nearby = [Trial(each) for each in beyond(losses, reach) if each.steps <= LONGEST]
+        if nearby and len(losses) < MOST:
+            return nearby[: MOST - len(losses)]
+    best = best_of(losses)
+    return [Trial(best, again=True)] if len(losses[best]) == 1 else []
+
+
+def beyond(tried: Losses, reach: float) -> list[Schedule]:
     """The schedules to try next to the best one: twice or half its rate or its iterations, on every side where nothing
     was tried within `reach` times as much, with the other number the same."""
     best = best_of(tried)
@@ -120,5 +152,5 @@ def beyond(tried: Mapping[Schedule, float], reach: float) -> list[Schedule]:
     return [each for each in found if each not in tried]
 
 
-def best_of(losses: Mapping[Schedule, float]) -> Schedule:
-    return min(losses, key=lambda each: losses[each])
+def best_of(losses: Losses) -> Schedule:
+    return min(losses, key=lambda each: statistics.fmean(losses[each]))
