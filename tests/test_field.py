@@ -127,7 +127,7 @@ def test_a_run_that_diverged_counts_as_chance_and_is_not_tried_again(tmp_path, m
     assert "| FA | 70.0 | 70.0 (digits-one) | 10.0† |" in text
     assert "†: a run that diverged" in text
     started = []
-    monkeypatch.setattr(runner, "run_missing", lambda todo, *_: started.extend(cell.name for cell in todo) or [])
+    monkeypatch.setattr(runner, "run_missing", lambda todo, *_, more: started.extend(cell.name for cell in todo) or [])
     assert work.run(1, print) == []
     assert cells["FA", 0].name not in started
     assert cells["FedDyn", 0].name in started
@@ -136,13 +136,14 @@ def test_a_run_that_diverged_counts_as_chance_and_is_not_tried_again(tmp_path, m
 def test_a_run_that_diverges_just_now_is_no_failure(tmp_path, monkeypatch):
     cells = list(cells_of(tmp_path, "FA").values())[:2]
 
-    def both_fail(todo, folder, lanes):
+    def both_fail(todo, folder, lanes, more):
         write_cell(todo[0], folder, 0.5, rounds=7, lost=3)
         return [f"{cell.name}: no client's update could be used: no" for cell in todo]
 
     monkeypatch.setattr(runner, "run_missing", both_fail)
     (told,) = runner.run_rest(cells, tmp_path, 1)
     assert told.startswith(cells[1].name)
+    assert {path.name for path in (tmp_path / cells[0].name).iterdir()} == {"settings.toml", "rounds.jsonl.gz"}
 
 
 def test_one_that_diverged_has_a_mark_of_its_own():
@@ -180,7 +181,7 @@ def test_a_method_from_a_file_goes_by_its_own_name(tmp_path, monkeypatch, capsys
     results = tmp_path / "r"
     started = []
 
-    def run_missing(todo, folder, lanes):
+    def run_missing(todo, folder, lanes, more):
         started.extend(todo)
         for one in todo:
             write_cell(one, folder, 0.9)

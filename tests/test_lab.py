@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import wait_for
+from helpers import wait_for, write_cell
 
 from fedaccord import config
 from fedaccord.cli import main
@@ -170,18 +170,18 @@ def test_a_search_that_begins_at_anothers_best_is_a_cross_around_it():
 
 def test_a_best_that_was_luck_gives_way_to_the_next():
     """Without luck the loss is how many times the rate and the iterations must be doubled or halved to be 0.1 and 6.
-    There it is 0, but 4 with the other seed: 2 on average, which a neighbour's 1 and 1.4 are below."""
+    There it is 0, but 6 with the second seed: 3 on average, and a neighbour has 1.1 on average over its three."""
 
     def loss_of(trial):
         far = abs(np.log2(trial.schedule.lr / 0.1)) + abs(np.log2(trial.schedule.steps / 6))
         decays = (trial.schedule.lr_decay != 0.9772) + (trial.schedule.steps_decay != 1)
-        return far + 4 * decays + (4 if far == 0 else 0.4) * trial.again
+        return far + 4 * decays + (6 if far == 0 else 0.3) * (trial.number == 1)
 
     found = search(around(0.1, 6, 100), loss_of)
     lucky = Schedule(0.1, 0.9772, 6)
-    assert found.losses[lucky] == (0, 4)
+    assert found.losses[lucky] == (0, 6)
     assert found.chosen != lucky
-    assert len(found.losses[found.chosen]) == 2
+    assert len(found.losses[found.chosen]) == 3
     means = {each: np.mean(losses) for each, losses in found.losses.items()}
     assert found.chosen == min(means, key=means.get)
     assert not found.at_edge
@@ -197,7 +197,7 @@ def test_the_search_of_another_client_part_waits_for_that_of_fa(tmp_path, monkey
         return lab.Trace((), 0, far) if cell.method == "FA" else None
 
     monkeypatch.setattr(work, "trace", trace)
-    assert [cell.method for cell in work.wanted([problem])] == ["FA"] * (7 + 4 + 1) + ["FA+RM"] * 5
+    assert [cell.method for cell in work.wanted([problem])] == ["FA"] * (7 + 4 + 2) + ["FA+RM"] * 5
 
 
 def test_a_search_that_lacks_runs_names_them_and_chooses_nothing():
@@ -206,6 +206,20 @@ def test_a_search_that_lacks_runs_names_them_and_chooses_nothing():
     assert found.missing == (Trial(first[1]), Trial(first[5]))
     assert len(found.losses) == 5
     assert found.chosen is None
+
+
+def test_a_schedule_that_diverged_is_tried_no_more_and_never_chosen(tmp_path):
+    """Of the seven first ones that at rate 0.6 ended in round 7, after three in which nobody counted."""
+    problem = lab.PROBLEMS["digits-one"]
+    work = lab.Lab(tmp_path, [problem], ["FA"], {}, [0])
+    ruined = Schedule(0.6, 0.9772, 6)
+    for cell in work.wanted([problem]):
+        lost = 3 if cell == lab.fixed_cell(problem, "FA", ruined, 10) else 0
+        write_cell(cell, tmp_path, 0.8, rounds=7 if lost else None, lost=lost)
+    searched, found = work.search(problem, "FA")
+    assert found.losses[ruined] == (float("inf"),)
+    assert [trial.schedule for trial in found.missing] != [ruined]
+    assert work.selection(searched, "FA", ruined) == 10.0
 
 
 # --- what a log says ---
@@ -468,8 +482,8 @@ def test_a_lab_that_was_stopped_goes_on_and_is_whole(measured):
     luck; the best and two candidates run on both problems."""
     folder, (before, after) = measured
     runs = sorted(path.parent for path in folder.rglob("settings.toml"))
-    again = len(list((folder / "small").glob("FA-lr*-s11")))
-    assert 1 <= again <= 3
+    again = len(list((folder / "small").glob("FA-lr*-s1[12]")))
+    assert 2 <= again <= 6
     assert len(runs) == 3 + again + 2 * (1 + 2)
     assert {f"{run.parent.name}/{run.name}" for run in runs} == {*before, *after}
     assert len(before) <= 2 < len(after)
@@ -479,18 +493,18 @@ def test_a_lab_that_was_stopped_goes_on_and_is_whole(measured):
         assert (run / "rounds.jsonl.gz").is_file()
 
 
-def test_the_oracle_is_the_best_on_the_server_s_set_with_seeds_ten_and_eleven(measured):
+def test_the_oracle_is_the_best_on_the_server_s_set_with_three_seeds(measured):
     folder, _ = measured
     about = json.loads((folder / "small" / "FA-oracle.json").read_text())
     losses = defaultdict(list)
-    for seed in (10, 11):
+    for seed in (10, 11, 12):
         for path in (folder / "small").glob(f"FA-lr*-s{seed}"):
             settings = read_settings(path)
             loss = np.mean([each["loss"] for each in read_rounds(path)][-5:])
             losses[settings.lr, settings.lr_decay, settings.steps].append(loss)
     assert len(losses) == MOST
     lowest = min(losses, key=lambda each: np.mean(losses[each]))
-    assert len(losses[lowest]) == 2
+    assert len(losses[lowest]) == 3
     chosen = about["chosen"]
     assert (chosen["lr"], chosen["lr_decay"], chosen["steps"]) == lowest
     for each in about["tried"]:

@@ -29,7 +29,9 @@ FOUND = {
 def searched(tmp_path, monkeypatch) -> Lab:
     """A lab whose searches are over."""
     monkeypatch.setattr(
-        Lab, "search", lambda self, line, part: (line.oracle or line, Search({FOUND[part]: (1.0, 1.0)}, missing=()))
+        Lab,
+        "search",
+        lambda self, line, part: (line.oracle or line, Search({FOUND[part]: (1.0, 1.0, 1.0)}, missing=())),
     )
     return lab_in(tmp_path)
 

@@ -116,7 +116,7 @@ def test_a_run_that_diverged_counts_as_chance_and_the_tables_come_before_a_failu
     written(tmp_path, 50, 0.7, methods=["FA", "FedNova"], rows=["quantity"], lost=["FedNova"])
     failed = []
 
-    def run_missing(todo, folder, lanes):
+    def run_missing(todo, folder, lanes, more):
         failed.extend(f"{cell.name}: the disk is full" for cell in todo)
         return failed
 

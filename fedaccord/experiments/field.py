@@ -89,9 +89,9 @@ class Field:
             if not ended(cell, self.folder):
                 continue
             trace, lost = lab.read_trace(self.folder / cell.name), diverged(cell, self.folder)
-            chance = 100 / problem.classes
-            accuracy = chance if lost else lab.tested(trace)
-            yield Entry(problem.name, find(method).name, variant, cell.seed, accuracy, trace.steps, chance, lost)
+            accuracy = problem.chance if lost else lab.tested(trace, problem)
+            found = (accuracy, trace.steps, problem.chance, lost)
+            yield Entry(problem.name, find(method).name, variant, cell.seed, *found)
 
 
 def method_of(run: Path) -> str | None:

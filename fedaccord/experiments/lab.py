@@ -21,8 +21,8 @@ from fedaccord.core.files import make_folder, write_durably
 from fedaccord.core.seeds import numpy_generator
 from fedaccord.data import catalog
 from fedaccord.experiments import runner
-from fedaccord.experiments.search import Schedule, Search, Trial, around, beside, search
-from fedaccord.experiments.study import Cell, Row, finished, known_task
+from fedaccord.experiments.search import RUNS, Schedule, Search, Trial, around, beside, search
+from fedaccord.experiments.study import Cell, Row, diverged, ended, known_task
 from fedaccord.methods.registry import find
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.report.regret import Oracle, Result
@@ -54,7 +54,7 @@ PARTS = (PLAIN, "FA+RM")
 """What the clients do, with the oracle and with the candidates."""
 
 SELECTION = 10
-"""The seed with which the oracle is chosen, and of the best also the next; what is reported has others."""
+"""The first seed with which the oracle is chosen; what is reported has others."""
 
 LAST = 5
 """A run is judged by the mean of so many tests at its end, a schedule by the mean loss of so many rounds."""
@@ -81,6 +81,11 @@ class Problem:
     def data(self) -> str:
         """The name of its data set."""
         return {"kws": "speech_commands"}.get(self.task, self.task)
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of a guess, in percent."""
+        return 100 / self.classes
 
 
 def problem(name: str, task: str, rounds: int, lr: float, steps: int, **settings: Any) -> Problem:
@@ -137,9 +142,9 @@ MILLISECONDS = {"digits": 0.5, "mnist": 0.5, "fashion_mnist": 0.5, "kws": 6.0, "
 
 @dataclass(frozen=True)
 class Trace:
-    """What the log of a finished run says."""
+    """What the log of a run that is over says."""
 
-    tests: tuple[tuple[int, float], ...]  # client steps spent until then, test accuracy in %
+    tests: tuple[tuple[int, float], ...]  # client steps spent until then, test accuracy in %; none if it diverged
     steps: int  # the iterations of all accepted clients, summed over the rounds
     loss: float  # mean over the last rounds; infinite where one had none
 
@@ -178,7 +183,7 @@ class Lab:
     ):
         self.folder, self.problems, self.parts, self.seeds = folder, problems, parts, seeds
         self.candidates, self.search_only = candidates, search_only
-        self.traces: dict[str, Trace] = {}  # of finished runs, by name
+        self.traces: dict[str, Trace] = {}  # of runs that are over, by name
         for name, settings in candidates.items():
             for each in problems:
                 if clash := sorted(settings.keys() & {"task", "method", "seed", *each.settings}):
@@ -187,7 +192,7 @@ class Lab:
     def run(self, lanes: int | None, say: Callable[[str], None]) -> list[str]:
         """Run or resume what is missing, and say which problems lack data; returns one sentence per failed run."""
         here = with_data(self.problems, say, self.over)
-        return runner.run_missing(self.wanted(here), self.folder, lanes, more=lambda: self.wanted(here))
+        return runner.run_rest(self.wanted(here), self.folder, lanes, more=lambda: self.wanted(here))
 
     def over(self, problem: Problem) -> bool:
         """Whether nothing is left to run for a problem."""
@@ -241,11 +246,13 @@ class Lab:
         return searched, search(first, loss_of)
 
     def trace(self, cell: Cell) -> Trace | None:
-        """What a run's log says, if it is finished; complains about a run that was another experiment."""
+        """What a run's log says, if it is over; complains about a run that was another experiment."""
         if cell.name not in self.traces:
-            if not finished(cell, self.folder):
+            if not ended(cell, self.folder):
                 return None
-            self.traces[cell.name] = read_trace(self.folder / cell.name)
+            trace = read_trace(self.folder / cell.name)
+            lost = diverged(cell, self.folder)
+            self.traces[cell.name] = replace(trace, tests=(), loss=math.inf) if lost else trace
         return self.traces[cell.name]
 
     # --- what was found ---
@@ -263,11 +270,11 @@ class Lab:
                     "problem": searched.name,
                     "part": part,
                     "by": f"mean loss on the server's set over the last {LAST} rounds, seed {SELECTION}, and of the "
-                    f"best also with seed {SELECTION + 1}; the test accuracies, in %, with seed {SELECTION}, are there "
-                    "to show what that choice is worth",
+                    f"best over seeds {SELECTION} to {SELECTION + RUNS - 1}; the test accuracies, in %, with seed "
+                    f"{SELECTION}, are there to show what that choice is worth",
                     "chosen": None if found.chosen is None else asdict(found.chosen),
                     "at_edge": found.at_edge,
-                    "to_try": [{**asdict(each), "again": again} for each, again in found.missing],
+                    "to_try": [{**asdict(each), "seed": SELECTION + number} for each, number in found.missing],
                     "tried": [
                         {
                             **asdict(each),
@@ -296,7 +303,7 @@ class Lab:
                     tried={each.name: self.selection(searched, part, each) for each in found.losses},
                     chosen=found.chosen.name,
                     at_edge=found.at_edge,
-                    accuracies=tuple(tested(trace) for trace in there),
+                    accuracies=tuple(tested(trace, problem) for trace in there),
                     client_steps=tuple(trace.steps for trace in there),
                 )
 
@@ -304,7 +311,7 @@ class Lab:
         """The test accuracy of a schedule that the search tried; nothing is chosen by it."""
         trace = self.trace(fixed_cell(searched, part, schedule, SELECTION))
         assert trace is not None
-        return tested(trace)
+        return tested(trace, searched)
 
     def results(self) -> Iterator[Result]:
         """Each candidate's run beside the oracle's of the same seed, where both are finished."""
@@ -345,28 +352,26 @@ def compared(part: str, problem: Problem, candidate: str, seed: int, oracle: Tra
 
     `best`: what the best schedule of the search had, with its own seed.
     """
-    chance = 100 / problem.classes
     equal = own.accuracy(BUDGET * oracle.steps + 1e-6)  # 1.2 is no binary fraction
     return Result(
         part,
         problem.name,
         candidate,
         seed,
-        oracle=tested(oracle),
-        accuracy=tested(own),
-        equal=chance if equal is None else equal,
+        oracle=tested(oracle, problem),
+        accuracy=tested(own, problem),
+        equal=problem.chance if equal is None else equal,
         client_steps=own.steps,
         oracle_steps=oracle.steps,
-        chance=chance,
-        best=max(best, tested(oracle)),
+        chance=problem.chance,
+        best=max(best, tested(oracle, problem)),
     )
 
 
-def tested(trace: Trace) -> float:
-    """The measure of a whole run; its last round is always tested."""
+def tested(trace: Trace, problem: Problem) -> float:
+    """The measure of a whole run; its last round is always tested. One that diverged is at chance."""
     accuracy = trace.accuracy()
-    assert accuracy is not None
-    return accuracy
+    return problem.chance if accuracy is None else accuracy
 
 
 def fixed_cell(problem: Problem, part: str, schedule: Schedule, seed: int) -> Cell:
@@ -376,7 +381,7 @@ def fixed_cell(problem: Problem, part: str, schedule: Schedule, seed: int) -> Ce
 
 def trial_cell(problem: Problem, part: str, trial: Trial) -> Cell:
     """A run of the search for an oracle."""
-    return fixed_cell(problem, part, trial.schedule, SELECTION + trial.again)
+    return fixed_cell(problem, part, trial.schedule, SELECTION + trial.number)
 
 
 def make_cell(problem: Problem, part: str, what: str, seed: int, method: str, over: Mapping[str, Any]) -> Cell:

@@ -133,12 +133,34 @@ def run_missing(
     return failures
 
 
-def run_rest(cells: Sequence[Cell], folder: Path, lanes: int | None) -> list[str]:
+def run_rest(
+    cells: Sequence[Cell],
+    folder: Path,
+    lanes: int | None,
+    more: Callable[[], Sequence[Cell]] = nothing_more,
+) -> list[str]:
     """Like run_missing, but a run that diverged is over: it is not tried again, and no failure."""
-    todo = [cell for cell in cells if not diverged(cell, folder)]
-    failures = run_missing(todo, folder, lanes)
-    lost = {cell.name for cell in todo if diverged(cell, folder)} if failures else set()
-    return [told for told in failures if told.partition(": ")[0] not in lost]
+    known: dict[str, Cell] = {}
+    lost: set[str] = set()
+
+    def look(cell: Cell) -> None:
+        known[cell.name] = cell
+        if diverged(cell, folder):
+            lost.add(cell.name)
+            pack(folder / cell.name)
+
+    def left(those: Sequence[Cell]) -> list[Cell]:
+        for cell in those:
+            if cell.name not in known:
+                look(cell)
+        return [cell for cell in those if cell.name not in lost]
+
+    failures = {
+        told.partition(": ")[0]: told for told in run_missing(left(cells), folder, lanes, more=lambda: left(more()))
+    }
+    for name in failures:
+        look(known[name])
+    return [told for name, told in failures.items() if name not in lost]
 
 
 def open_child(cell: Cell, folder: Path) -> "subprocess.Popen[str]":

@@ -1,5 +1,5 @@
 """The search for the best fixed schedule of a problem: a coarse cross first, then ever nearer around the best, and what
-was best once more with another seed."""
+was best again with other seeds."""
 
 import math
 import statistics
@@ -12,6 +12,8 @@ MOST = 16
 LONGEST = 108
 """Iterations of a round up to which it goes, more than the tuner's grid has: beyond them it buys accuracy with
 client steps."""
+RUNS = 3
+"""Seeds with which the best is run in the end, as many as a report has."""
 NEAR = 2.5
 """Times as much or as little up to which a neighbour encloses the best."""
 
@@ -69,10 +71,10 @@ def rounded(rate: float) -> float:
 
 
 class Trial(NamedTuple):
-    """A run of a schedule: the first, or one more with another seed."""
+    """A run of a schedule: the first, or one more with the next seed."""
 
     schedule: Schedule
-    again: bool = False
+    number: int = 0
 
 
 Losses = Mapping[Schedule, tuple[float, ...]]
@@ -89,8 +91,7 @@ class Search:
     @property
     def trials(self) -> list[Trial]:
         """All that was run, and all that is to be run next."""
-        tried = [Trial(each, again) for each, runs in self.losses.items() for again in (False, True)[: len(runs)]]
-        return [*tried, *self.missing]
+        return [*(Trial(each, n) for each, runs in self.losses.items() for n in range(len(runs))), *self.missing]
 
     @property
     def chosen(self) -> Schedule | None:
@@ -106,7 +107,7 @@ class Search:
 def search(first: Sequence[Schedule], loss_of: Callable[[Trial], float | None]) -> Search:
     """Try the first schedules, then go on around the best until it is enclosed, with at most MOST schedules in all.
 
-    What is best then is run again with another seed, since a rate at the edge of ruin may be best by luck; if its mean
+    What is best then is run again with other seeds, since a rate at the edge of ruin may be best by luck; if its mean
     is no longer the smallest, the search goes on from the one that has it. `loss_of` returns None for a trial that was
     not run yet.
     """
@@ -130,7 +131,7 @@ def following(losses: Losses) -> list[Trial]:
         if nearby and len(losses) < MOST:
             return nearby[: MOST - len(losses)]
     best = best_of(losses)
-    return [Trial(best, again=True)] if len(losses[best]) == 1 else []
+    return [Trial(best, len(losses[best]))] if len(losses[best]) < RUNS else []
 
 
 def beyond(tried: Losses, reach: float) -> list[Schedule]:
