@@ -2,7 +2,7 @@
 
 With s_c a model's score of class c and n_c how many examples of it the client has, the cross-entropy is taken of
     FedLC (Zhang et al., 2022, Eq. 7)  s_c - tau n_c^(-1/4)     rare classes need a margin; where n_c = 0 they drop out
-    FedRS (Li and Zhan, 2021)          alpha_c s_c              alpha_c = 1 where n_c > 0, alpha for all other classes
+    FedRS (Li and Zhan, 2021, Eq. 8)   alpha_c s_c              alpha_c = 1 where n_c > 0, alpha for all other classes
 so that a client does not unlearn the classes that it does not have. Only in training: the model that is measured and
 handed out gives s.
 

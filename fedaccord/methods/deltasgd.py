@@ -1,4 +1,4 @@
-"""DeltaSGD: clients that find their own rate (Kim, Toghani, Uribe and Kyrillidis, 2024, Delta-SGD).
+"""DeltaSGD: clients that find their own rate (Kim, Toghani, Uribe and Kyrillidis, 2024, Algorithm 1).
 
 A client's rate follows the local smoothness that its last step met: with g_k(x) the gradient of the k-th mini-batch,
     eta_k = min( gamma ||x_k - x_{k-1}|| / (2 ||g_k(x_k) - g_k(x_{k-1})||),  sqrt(1 + delta theta_{k-1}) eta_{k-1} )

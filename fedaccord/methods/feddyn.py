@@ -67,6 +67,8 @@ class Dynamic(ServerStep):
         self.alpha = alpha
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
+        # FedDyn: alpha (1/m) (sum_k theta_k - theta_t), as quoted. HERE: the sum of the differences. WHY: only that is
+        # zero where nobody moves; its author's code has it so.
         moved = self.alpha * mean.accepted / mean.clients / mean.share  # h goes with the g_k, which know of no share
         h = {name: h - moved * mean.step(name) for name, h in state["h"].items()}
         return {**mean.params, **{name: mean.params[name] - each / self.alpha for name, each in h.items()}}, {"h": h}

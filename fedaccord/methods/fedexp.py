@@ -1,4 +1,4 @@
-"""FedExP: the server's step by extrapolation (Jhunjhunwala et al., 2023).
+"""FedExP: the server's step by extrapolation (Jhunjhunwala et al., 2023, Algorithm 1).
 
 With D_i = w_i - w_t, p_i a client's share of the examples and D = sum_i p_i D_i, the server goes
     eta_g = max(1, sum_i p_i ||D_i||^2 / (2 (||D||^2 + epsilon)))

@@ -1,9 +1,9 @@
 """SCAFFOLD: stochastic controlled averaging (Karimireddy et al., 2020, Algorithm 1).
 
 The server keeps a control variate c, each client i its own c_i; both estimate a gradient. A client's step follows
-g_i(y_i) - c_i + c, which takes out the direction in which its own data would drift. After K steps at rate eta_l
-    c_i+ = c_i - c + (x - y_i) / (K eta_l)            (option II)
-    c   <- c + (|S| / N) mean_i (c_i+ - c_i)
+g_i(y_i) - c_i + c (Eq. 3), which takes out the direction in which its own data would drift. After K steps at rate eta_l
+    c_i+ = c_i - c + (x - y_i) / (K eta_l)            (Eq. 4, option II)
+    c   <- c + (|S| / N) mean_i (c_i+ - c_i)          (Eq. 5)
 so that c stays the mean of all c_i, as long as only accepted rounds change a c_i.
 """
 
