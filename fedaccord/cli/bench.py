@@ -18,7 +18,7 @@ ACCURACY = {"tuner": add_tuner, "field": add_field}
 
 
 def add(commands: Any, words: Sequence[str]) -> None:
-    """Add the parser of bench; those that measure accuracy have one of their own."""
+    """Add the parser of bench, or that of `bench tuner` or `bench field` if the words begin so."""
     if words[:1] == ["bench"] and words[1:2] and words[1] in ACCURACY:
         ACCURACY[words[1]](commands.add_parser("bench").add_subparsers(required=True))
         return

@@ -57,7 +57,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
 
 
 def compare_command(options: argparse.Namespace) -> int:
-    """Run what is missing, then write and print the table of what is there."""
+    """Run what is missing of the study, then write and print the tables of what is there."""
     from fedaccord.experiments import comparison, runner
     from fedaccord.experiments import study as studies
     from fedaccord.experiments.yardsticks import LOCAL

@@ -29,7 +29,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
 
 
 def export_command(options: argparse.Namespace) -> int:
-    """Write the file and say what is in it."""
+    """Write a run's model to a file and say what is in it."""
     from fedaccord.runtime.weights import export
 
     print(f"{options.output}: {export(options.run, options.output, options.client, options.which)}")

@@ -102,7 +102,7 @@ def up_command(options: argparse.Namespace) -> int:
     settings = config.make(settings.values(), few, {"clients": options.nodes})
     folder = options.folder or Path("runs") / f"federation-{Path(settings.task.replace(':', '-')).name}"
     local = LocalFederation(folder, options.nodes, options.insecure, options.json, divided, options.log_format)
-    write_durably(folder / "settings.toml", config.to_toml(settings).encode())  # nobody else may: the folder is locked
+    write_durably(folder / "settings.toml", config.to_toml(settings).encode())  # no race: the folder is locked
     say(options, f"{options.nodes} nodes, SuperLink at {local.address}, {'PLAINTEXT' if options.insecure else 'TLS'}; "
         f"everything is in {folder}")  # fmt: skip
     return local.run()

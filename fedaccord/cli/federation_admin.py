@@ -90,7 +90,7 @@ def key_command(options: argparse.Namespace) -> int:
 
 
 def register_command(options: argparse.Namespace) -> int:
-    """Let the holder of a key in."""
+    """Let the holder of a key into the federation."""
     need_flower()
     from fedaccord.flower.adapter import register
 
@@ -103,7 +103,7 @@ def register_command(options: argparse.Namespace) -> int:
 
 
 def revoke_command(options: argparse.Namespace) -> int:
-    """Let the holder of a key in no more, at once and for ever: a SuperLink does not take the same key again."""
+    """Shut the holder of a key out of the federation, at once and for ever: a SuperLink takes no key a second time."""
     need_flower()
     from fedaccord.flower.adapter import unregister
 
@@ -139,7 +139,7 @@ def status_command(options: argparse.Namespace) -> int:
 
 
 def link_of(options: argparse.Namespace) -> Any:
-    """Return how the SuperLink is reached."""
+    """Return the link to the SuperLink that the options describe."""
     from fedaccord.flower.certificates import Link
 
     return Link(options.superlink, root_certificates(options))

@@ -46,7 +46,7 @@ def add_field(commands: Any) -> None:
 
 
 def field_command(options: argparse.Namespace) -> int:
-    """Run what is missing, then print the tables of what is there, and leave them in the folder."""
+    """Run what is missing of the field, then print the tables of what is there, and leave them in the folder."""
     from fedaccord.core.files import write_durably
     from fedaccord.experiments import field, runner
     from fedaccord.report import field as report

@@ -23,7 +23,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
 
 
 def methods_command(options: argparse.Namespace) -> int:
-    """Print a table, a row for each part."""
+    """Print a table of all parts of methods: what each does, sends, keeps and costs."""
     from rich.console import Console
     from rich.table import Table
 
@@ -44,7 +44,7 @@ def methods_command(options: argparse.Namespace) -> int:
 
 
 def sizes(part: Any, model: Any, inputs: Any, values: dict[str, Any]) -> list[str]:
-    """The bytes that a client sends, is sent and keeps; a dash where the part does not work on this model."""
+    """Return the bytes that a client sends, is sent and keeps, or dashes if the part does not work on this model."""
     from fedaccord.client.side import ClientSide
     from fedaccord.core.errors import FedAccordError
     from fedaccord.core.protocols import Built, Method

@@ -52,7 +52,7 @@ def settings_by_owner(words: Sequence[str]) -> dict[str, list[Setting]]:
     found = {"settings": list(FIELDS.values()), "settings of the server's step": list(SERVER_SETTINGS)}
     seen = {each.name for group in found.values() for each in group}
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    # a wrong use is told by the whole parser
+    # wrong use is reported by the whole parser
     early.add_argument("--method", nargs="?", const=RECOMMENDED, default=RECOMMENDED)
     for part in (*PARTS.values(), *find(early.parse_known_args(words)[0].method).parts):
         new = [each for each in part.settings if each.name not in seen]
@@ -148,6 +148,6 @@ def lasting(name: str) -> str:
 
 
 def must_be_there(folder: Path) -> None:
-    """Complain if the results folder from which --no-run makes tables does not exist."""
+    """Raise RunError if the results folder from which --no-run makes tables does not exist."""
     if not folder.is_dir():
         raise RunError(f"{folder}: no such folder, so there is nothing to make tables from")

@@ -20,7 +20,7 @@ TRY_AGAIN = 75
 """What was lost may come back, so the same command may succeed later (EX_TEMPFAIL of sysexits.h)."""
 
 ABOUT = {"short": "five", "long": "thirty"}
-"""Rounds over which a running mean of the model goes, by its name in server/steps.py."""
+"""The number of rounds over which a running mean of the model goes, in words, by its name in server/steps.py."""
 
 STOPPED = 130
 """The user stopped it (128 + SIGINT, as shells do)."""

@@ -68,7 +68,7 @@ def contents(file: Path | None) -> bytes | None:
 
 
 def need_flower() -> None:
-    """Complain if Flower is not installed, and keep it from reporting to its makers."""
+    """Raise SettingsError if Flower is not installed, and keep it from reporting to its makers."""
     if find_spec("flwr") is None:
         raise SettingsError("a federation needs Flower: pip install 'fedaccord[flower]'")
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")

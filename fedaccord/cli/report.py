@@ -41,7 +41,7 @@ def write_report(runs: Sequence[Path], path: Path) -> None:
 
 
 def watch_command(options: argparse.Namespace) -> int:
-    """Serve the page until the user stops it."""
+    """Serve the page about the runs that were named until the user stops it."""
     from fedaccord.report.watch import serve
 
     serve(options.runs, options.port)

@@ -58,7 +58,7 @@ def filled(text: str) -> str:
 
 
 def tuner_command(options: argparse.Namespace) -> int:
-    """Run what is missing, then print the tables of what is there, and leave them with the picture in the folder."""
+    """Run what is missing of the lab, then print the tables of what is there, and write them and the picture."""
     from fedaccord.core.files import write_durably
     from fedaccord.experiments import runner
     from fedaccord.report import regret
@@ -116,7 +116,7 @@ def lab_of(options: argparse.Namespace) -> Any:
 
 
 def candidate(text: str) -> tuple[str, dict[str, Any]]:
-    """Parse NAME:KEY=VALUE,KEY=VALUE."""
+    """Parse a candidate's name and settings from NAME:KEY=VALUE,KEY=VALUE."""
     name, _, rest = text.partition(":")
     settings = {}
     for pair in rest.split(","):

@@ -1,9 +1,9 @@
-"""Speed, as ratios: every repeat measures everything once, in turn, and what counts is the median over the repeats.
+"""Benchmarks of speed, as ratios: each repeat measures everything once, in turn, and the median over repeats counts.
 
 shares    useful FLOP/s of whole rounds as a share of this machine's matrix-product peak, and against a bare loop
 methods   the paper's run-time table: 30 mini-batches of one client with each method
 rounds    whole rounds of every method there is: time and bytes
-scaling   10 to 10,000 clients: time a client-round, memory, start-up
+scaling   10 to 10,000 clients: time per client-round, memory, start-up
 """
 
 import copy
@@ -40,12 +40,12 @@ PLAIN = METHODS[0]
 """The method that all others are compared with."""
 
 STEPS = {"digits": 50, "mnist": 50, "cifar10": 10, "kws": 5}
-"""Steps of a client in a measured round: as in training, so that what a client costs once a round weighs as it does."""
+"""Steps of a client in a measured round, as many as in training: its fixed cost per round then has its usual weight."""
 Measures = dict[str, list[float]]
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return what the figures depend on: processor, cores, memory, load, and the versions of Python and torch."""
     return {
         "processor": processor_name(),
         "cores": usable_cores(),
@@ -70,7 +70,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def in_turn(works: dict[str, Callable[[], float]], repeats: int, say: Callable[[str], None]) -> Measures:
-    """Each work once a repeat, in turn; a work says itself how long it took."""
+    """Run each work once per repeat, in turn, and return the seconds that it reports, by its name."""
     found: Measures = {name: [] for name in works}
     for repeat in range(repeats):
         for name, work in works.items():
@@ -80,7 +80,7 @@ def in_turn(works: dict[str, Callable[[], float]], repeats: int, say: Callable[[
 
 
 def peak(threads: int, size: int = 2048) -> float:
-    """FLOP/s of a product of two square matrices in float32."""
+    """Return the FLOP/s of a product of two square float32 matrices, the best of three."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -102,12 +102,15 @@ def prepared(task_name: str, method: str, **settings: Any) -> Setup:
 
 
 def tunes(method: str) -> bool:
-    """Whether the server tunes hyper-parameters in this method."""
+    """Return whether the server tunes hyper-parameters in this method."""
     return bool(find(method).tunes(config.make({"method": method}).values()))
 
 
 def step_flops(setup: Setup) -> int:
-    """Of one mini-batch: forward, backward and what the method adds, as torch counts products and convolutions."""
+    """Return the FLOPs of one mini-batch: forward, backward and what the method adds.
+
+    They are as torch counts them: those of products and convolutions.
+    """
     site = setup.experiment.engine.site  # type: ignore[attr-defined]
     hyper = replace(hyper_of(setup.settings, setup.method), steps=1)
     order = Order(1, (0,), read_params(site.model), hyper)
@@ -117,7 +120,10 @@ def step_flops(setup: Setup) -> int:
 
 
 def round_of(setup: Setup, steps: int) -> Callable[[], float]:
-    """A round of all clients: training and averaging. The first call, not counted, starts the workers."""
+    """Return a function that runs a round of all clients, training and averaging, and returns its seconds.
+
+    A first round, which is not counted, starts the workers.
+    """
     engine, server = setup.experiment.engine, setup.experiment.server
     engine.open(None)
     model = server.start(setup.params)
@@ -134,7 +140,10 @@ def round_of(setup: Setup, steps: int) -> Callable[[], float]:
 
 
 def bare_loop(setup: Setup, steps: int, threads: int) -> Callable[[], float]:
-    """The same clients and mini-batches in plain PyTorch, as one would write it: torch.optim.SGD, autograd, a mean."""
+    """Return a function that runs a round in plain PyTorch, as one would write it, and returns its seconds.
+
+    It has the clients and mini-batches of the setup, and uses torch.optim.SGD, autograd and a mean.
+    """
     site = setup.experiment.engine.site  # type: ignore[attr-defined]
     hyper = replace(hyper_of(setup.settings, setup.method), steps=steps)
     task = find_task(setup.settings.task)
@@ -162,7 +171,7 @@ def plain_round(model: nn.Module, site: Any, start: Params, hyper: Hyper) -> Par
         draw = generator(site.seed, "augment", 1, number)
         for index in minibatches(site, Order(1, (number,), start, hyper), number):
             optimiser.zero_grad()
-            logits = model(site.prepare(client.inputs[index], draw).contiguous())  # torch's plain order of memory
+            logits = model(site.prepare(client.inputs[index], draw).contiguous())  # torch's default memory format
             log_p = log_softmax(logits, dim=1)
             entropy = -(log_p.exp() * log_p).sum(dim=1)
             loss = cross_entropy(logits, client.targets[index])
@@ -176,7 +185,7 @@ def plain_round(model: nn.Module, site: Any, start: Params, hyper: Hyper) -> Par
 
 
 def shares(tasks: Sequence[str], repeats: int, workers: int | None, say: Callable[[str], None]) -> dict[str, Any]:
-    """Per task and method: the share of the peak; and how much faster than a bare loop with torch's default threads."""
+    """Measure, by task, each method's share of the peak, and how much faster FA is than a bare loop on all cores."""
     cores = usable_cores()
     result: dict[str, Any] = {}
     for task in tasks:
@@ -215,10 +224,13 @@ def shares(tasks: Sequence[str], repeats: int, workers: int | None, say: Callabl
 
 
 def methods(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """The paper's table: the time of 30 mini-batches of one client, as ratios to FA; with AH, tuning as printed too."""
+    """Measure the paper's run-time table: 30 mini-batches of one client with each method, as ratios to FA.
+
+    With AH, the time of a round's tuning as printed counts too.
+    """
     result: dict[str, Any] = {}
     for task in tasks:
-        exact = {"FA+RM": {"rm_batch": 0}, "FA+RM+AH": {"rm_batch": 0}}  # all of a mini-batch, as the paper has it
+        exact = {"FA+RM": {"rm_batch": 0}, "FA+RM+AH": {"rm_batch": 0}}  # match on whole mini-batches, as in the paper
         works = {m: one_client(prepared(task, m, engine="serial", **exact.get(m, {}))) for m in METHODS}
         found = in_turn(works, repeats, lambda text, task=task: say(f"{task}: {text}"))  # type: ignore[misc]
         result[task] = {
@@ -233,7 +245,10 @@ def methods(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> d
 
 
 def one_client(setup: Setup, steps: int = 30) -> Callable[[], float]:
-    """30 mini-batches of client 0, and all that tuning costs the server in a round: a draw, a loss, a step of psi."""
+    """Return a function that runs mini-batches of client 0 and a round's tuning, and returns their seconds.
+
+    Tuning costs the server a draw, a loss and a step of psi.
+    """
     experiment = setup.experiment
     site = experiment.engine.site  # type: ignore[attr-defined]
     model, params = copy.deepcopy(site.model), setup.params
@@ -249,7 +264,7 @@ def one_client(setup: Setup, steps: int = 30) -> Callable[[], float]:
         experiment.policy.learn(psi, nothing)
 
     def run() -> float:
-        train(site, model, first, 0, kept)  # so that nobody pays for the memory that the one before has touched
+        train(site, model, first, 0, kept)  # so that no method pays for the memory that the one before touched
         spent = seconds(lambda: train(site, model, order, 0, kept))
         return spent + (seconds(tune) if tuned else 0.0)
 
@@ -257,9 +272,10 @@ def one_client(setup: Setup, steps: int = 30) -> Callable[[], float]:
 
 
 def rounds(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Every method: the time of whole rounds of ten clients on one core, tuning and all, and the bytes, both to FA's.
+    """Measure the time and bytes of whole rounds of ten clients on one core with every method, as ratios to FA's.
 
-    All do the same steps, so policies choose the rate alone: what is compared is what a round costs.
+    Tuning is included. All methods make the same number of steps, so policies choose the learning rate alone: what is
+    compared is the cost of a round.
     """
     result: dict[str, Any] = {}
     for task in tasks:
@@ -281,7 +297,10 @@ def rounds(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> di
 
 
 def whole_round(setup: Setup, sent: dict[str, int]) -> Callable[[], float]:
-    """The next round of a run, which is not tested; its bytes go to `sent`. The first call, not counted, warms up."""
+    """Return a function that makes a run's next round, untested, returns its seconds and notes its bytes in `sent`.
+
+    A first round, which is not counted, warms up.
+    """
     experiment = replace(setup.experiment, rounds=10**9, test_every=10**9)
     experiment.engine.open(None)
     state = algorithm.start(experiment, setup.params)
@@ -307,7 +326,7 @@ def run(
     parts: Sequence[str], tasks: Sequence[str], repeats: int, workers: int | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
     before = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a run; what uses more says so itself
+    torch.set_num_threads(1)  # as in a run; a benchmark that uses more sets them itself
     try:
         found: dict[str, Any] = {"machine": machine(), "repeats": repeats}
         if "shares" in parts:

@@ -1,8 +1,9 @@
-"""A study's methods at an equal budget of rounds, client steps, bytes or seconds, with what each spent.
+"""Comparison of a study's methods at an equal budget of rounds, client steps, bytes or seconds, with what each spent.
 
-Every run is read up to the budget, not run again: the last test at which it had spent no more. The budget is that of
-the method that spent the least, or what the user names. At equal rounds, which all runs of a row have, that is all of
-each run. Nothing is selected here: a table shows the last test, and what a run hands out it chose on the server's set.
+No run is repeated: each is read at the last test at which it had spent no more than the budget. The budget is what the
+cheapest method spent, or what the user names. At equal rounds, which all runs of a row have, each run is read at its
+end. Nothing is selected here: a table shows the last test, and the model that a run hands out was chosen on the
+server's set.
 """
 
 import math
@@ -42,12 +43,15 @@ class Line:
 
     row: Row
     readings: Mapping[str, Mapping[int, Reading]]  # column -> seed -> what its runs were worth
-    budgets: Sequence[float] = ()  # of each seed; none: all of each run
-    whose: Sequence[str] = ()  # the methods that spent the least; none: the user named the budget
+    budgets: Sequence[float] = ()  # of each seed; empty: each run is read at its end
+    whose: Sequence[str] = ()  # the methods that spent the least; empty: the user named the budget
 
 
 def read_line(row: Row, runs: Mapping[str, Mapping[int, Runs]], equal: str, named: float | None) -> Line:
-    """`runs`: column -> seed -> the finished runs. The least that a method spent is looked for seed by seed."""
+    """Read a row's runs at the budget that the user named or, seed by seed, at the least that a method spent.
+
+    `runs`: column -> seed -> the finished runs.
+    """
     readings: dict[str, dict[int, Reading]] = {column: {} for column in runs}
     budgets, whose = [], []
     for seed in range(row.seeds):
@@ -66,10 +70,10 @@ def read_line(row: Row, runs: Mapping[str, Mapping[int, Runs]], equal: str, name
 
 
 def share_of(column: str, runs: Runs, equal: str, budget: float | None, most: float) -> float:
-    """The part of these runs that the budget pays for; `most`: what the dearest method spent.
+    """Return the share of these runs that the budget pays for; `most`: what the dearest method spent.
 
-    Of the clients that are alone each is cut at the same part. A yardstick sends nothing, so bytes do not limit it; and
-    its rounds are not the federation's, so it is cut at the same part of them as those.
+    Clients that are alone are all cut at the same share. A yardstick sends nothing, so bytes do not limit it; and its
+    rounds are not the federation's, so it is cut at the same share of its rounds as the federation of its own.
     """
     if budget is None or (column in YARDSTICKS and equal == BYTES):
         return math.inf
@@ -85,12 +89,12 @@ def compare(
     as_published: bool = False,
     chance: float | None = None,
 ) -> tuple[tables.Table, Grid]:
-    """The table of last values, and one that shows beside them what each method spent; from the finished runs.
+    """Return the table of last values, and a grid that also shows what each method spent, from the finished runs.
 
     `chance`: what a run that diverged counts as, in the units of the table; None: it is left out.
 
     `as_published`: the table has the means of the last five tests, with the paper's figures below, and marks what is
-    better than FA beyond chance; differences are those of these means too.
+    better than FA beyond chance; the grid's differences are between these means too.
     """
     figure = operator.attrgetter("last" if as_published else "value")
     over = studies.finished if chance is None else studies.ended
@@ -127,12 +131,12 @@ def compare(
 
 
 def named(cells: Sequence[Cell]) -> str:
-    """Runs in words: the method of each, its row and its seed."""
+    """Return a list of runs in words: the method of each, its row and its seed."""
     return ", ".join(f"{name_of(cell.method)} ({studies.label(cell.row)}, seed {cell.seed})" for cell in cells)
 
 
 def better(line: Line, metric: MetricNote) -> frozenset[str]:
-    """The columns that are better than FA with the same seeds by more than chance."""
+    """Return the columns that are better than FA with the same seeds by more than chance."""
     plain, found = line.readings.get(PLAIN, {}), set()
     for column, seeds in line.readings.items():
         sign = 1 if metric.higher else -1
@@ -143,7 +147,10 @@ def better(line: Line, metric: MetricNote) -> frozenset[str]:
 
 
 def grid_of(table: tables.Table, lines: Sequence[Line], equal: str, figure: Callable[[Reading], float]) -> Grid:
-    """A line for each row and method: values, the difference to FA, what was spent, and the clients' own test data."""
+    """Return a grid with a line for each row and method: its values, its difference to FA, and what it spent.
+
+    Where clients have test data of their own, the result on that has a column too.
+    """
     metric = table.metric
     readings = [found for line in lines for seeds in line.readings.values() for found in seeds.values()]
     own = any(found.owns for found in readings)
@@ -169,12 +176,12 @@ def grid_of(table: tables.Table, lines: Sequence[Line], equal: str, figure: Call
 def against(
     seeds: Mapping[int, Reading], plain: Mapping[int, Reading], metric: MetricNote, figure: Callable[[Reading], float]
 ) -> str:
-    """The difference to FA with the same seeds."""
+    """Return the mean difference to FA with the same seeds, and its confidence interval, as text."""
     return difference([figure(found) - figure(plain[seed]) for seed, found in seeds.items() if seed in plain], metric)
 
 
 def difference(apart: Sequence[float], metric: MetricNote) -> str:
-    """The mean of these, and its confidence interval; a dash for what is not known."""
+    """Return the mean of some differences and its confidence interval as text, with a dash for what is not known."""
     if not apart:
         return "–"
     shown = "+.1f" if metric.percent else "+.3g"
@@ -184,7 +191,7 @@ def difference(apart: Sequence[float], metric: MetricNote) -> str:
 
 
 def spent(column: str, found: Sequence[Reading]) -> list[str]:
-    """Means over the seeds. What one client sends to itself is not sent."""
+    """Return each cost as text, a mean over the seeds; a yardstick has a dash for bytes, because it sends nothing."""
     means = {cost: statistics.fmean(each.spent[cost] for each in found) for cost in COSTS}
     said = {ROUNDS: f"{means[ROUNDS]:,.0f}", STEPS: f"{means[STEPS]:,.0f}", SECONDS: f"{means[SECONDS]:,.1f}"}
     said[BYTES] = "–" if column in YARDSTICKS else f"{means[BYTES]:,.0f}"
@@ -192,13 +199,13 @@ def spent(column: str, found: Sequence[Reading]) -> list[str]:
 
 
 def own_data(found: Sequence[Reading], metric: MetricNote) -> str:
-    """The mean over clients and seeds on the clients' own test data."""
+    """Return the mean over clients and seeds on the clients' own test data as text, or a dash if they have none."""
     owns = [value for each in found for value in each.owns]
     return tables.written_mean(statistics.fmean(owns), metric) if owns else "–"
 
 
 def budget_note(line: Line, equal: str) -> str:
-    """What every run was read up to, and why."""
+    """Return a sentence on the budget at which every run of a row was read, and why; empty without a budget."""
     if not line.budgets:
         return ""
     ends = " to ".join(f"{end:,.{0 if end >= 100 else 1}f}" for end in sorted({min(line.budgets), max(line.budgets)}))
@@ -207,7 +214,7 @@ def budget_note(line: Line, equal: str) -> str:
 
 
 def spread_notes(line: Line, metric: MetricNote) -> list[str]:
-    """How clients that are alone differ, in the mean over the seeds."""
+    """Return sentences on how much clients that are alone differ, in the mean over the seeds."""
     notes = []
     for column, seeds in line.readings.items():
         several = [found for found in seeds.values() if len(found.values) > 1]

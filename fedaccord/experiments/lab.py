@@ -3,8 +3,8 @@
 Problems are small but real. For each, and for each client part (FA, FA+RM), a recorded search finds the oracle: the
 best fixed schedule, chosen by the loss on the server's set with a seed of its own, never by the test set. Candidates
 are settings of AH, laid over the problem's. Oracle and candidates then run with the same seeds, and share everything
-but the tuner (`paper`: the whole server's side). What is run follows from the logs alone, so a lab that was cut off is
-taken up by running it again.
+but the tuner (`paper`: but the whole server side). Which runs are needed follows from the logs alone, so an interrupted
+lab is resumed by running it again.
 """
 
 import json
@@ -30,15 +30,15 @@ from fedaccord.runtime.folder import client_steps, read_rounds, read_settings
 
 ALONE = {"follow": False, "step_search": False}  # nothing but psi
 PRINTED = {name: value for name, value in config.printed(find("FA+AH")).items() if name != "init"}
-"""The server's side as printed: the tuner, random cohorts, weights n_k / N, the last model, no guards. The start is the
-oracle's."""
+"""The server side as printed: the tuner, random cohorts, weights n_k / N, the last model, no guards. The
+initialisation is the oracle's."""
 CANDIDATES: dict[str, Mapping[str, Any]] = {
     "default": {},
     "frozen": {"hyper_lr": 0.0, **ALONE},  # h is always drawn around the middle of the grid
     "walk": {"psi": "walk", **ALONE},  # psi moves at random
     "low": {"start": "lr = 0.001, steps = 1"},  # from the two corners of the grid
     "high": {"start": "lr = 1, steps = 80"},
-    "wide": {"grid": config.GRID.replace("0.001..1/25", "0.0001..10/41")},  # ten times wider at each end, as fine
+    "wide": {"grid": config.GRID.replace("0.001..1/25", "0.0001..10/41")},  # ten times wider at each end, as dense
     "no-search": {"step_search": False},
     "no-follow": {"follow": False},
     "adam": {"psi": "adam", "hyper_lr": 0.01},
@@ -51,16 +51,16 @@ RANDOM = "random"
 
 PLAIN = "FA"
 PARTS = (PLAIN, "FA+RM")
-"""What the clients do, with the oracle and with the candidates."""
+"""The client parts: what the clients do, both with the oracle and with the candidates."""
 
 SELECTION = 10
-"""The first seed with which the oracle is chosen; what is reported has others."""
+"""The first of the seeds with which the oracle is chosen; the runs that are reported have others."""
 
 LAST = 5
-"""A run is judged by the mean of so many tests at its end, a schedule by the mean loss of so many rounds."""
+"""Tests at the end of a run by whose mean it is judged, and rounds by whose mean loss a schedule is judged."""
 
 BUDGET = 1.2
-"""At equal client steps, a run may have spent so many times the oracle's."""
+"""At equal client steps, the steps that a run may have spent, as a multiple of the oracle's."""
 
 
 # --- problems ---
@@ -89,18 +89,21 @@ class Problem:
 
 
 def problem(name: str, task: str, rounds: int, lr: float, steps: int, **settings: Any) -> Problem:
-    """A problem whose search begins around this rate and so many iterations; it is tested 20 times or more, evenly."""
+    """Return a problem whose search begins around this learning rate and this number of iterations.
+
+    It is tested at even intervals: 20 times or more, or after every round if there are fewer.
+    """
     every = next(n for n in range(max(1, rounds // 20), 0, -1) if rounds % n == 0)
     often = {"rounds": rounds, "test_every": every, "checkpoint_every": LAST * every}
     return Problem(name, task, {**often, **settings}, around(lr, steps, rounds))
 
 
-ONE: dict[str, Any] = {"split": "non-iid"}  # one class a client
+ONE: dict[str, Any] = {"split": "non-iid"}  # one class per client
 IID: dict[str, Any] = {"split": "iid"}
 DIRICHLET = {"split": "dirichlet", "alpha": 0.1, "clients": 20, "fraction": 0.3}
 SPEAKERS = {"split": "natural", "clients": 20, "fraction": 0.3}
 HALF = {"fraction": 0.5}
-NARROW = {"width": 16, "batch_size": 16}  # a third of the price of mini-batches of 64
+NARROW = {"width": 16, "batch_size": 16}  # a third of the cost of mini-batches of 64
 
 WITH_SERVER = (
     problem("mnist-iid-C1", "mnist", 200, 0.2, 24, **IID),
@@ -121,7 +124,7 @@ WITH_SERVER = (
 
 
 def without_server(given: Problem) -> Problem:
-    """The same problem, measured by the clients: there is no server's set, so the schedule is chosen with one."""
+    """Return the problem measured by the clients: without a server's set, its oracle is that of the given problem."""
     return replace(
         given,
         name=f"{given.name}-clients",
@@ -134,29 +137,29 @@ PROBLEMS = {each.name: each for each in WITH_SERVER}
 PROBLEMS |= {each.name: each for each in map(without_server, (PROBLEMS["mnist-one-C1"], PROBLEMS["kws16-iid-C1"]))}
 
 MILLISECONDS = {"digits": 0.5, "mnist": 0.5, "fashion_mnist": 0.5, "kws": 6.0, "cifar10": 10.0}
-"""A client's step on one core, roughly: for the time left."""
+"""Rough duration of a client's step on one core, to estimate the time left."""
 
 
-# --- what a run's log says ---
+# --- logs ---
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What the log of a run that is over says."""
+    """A summary of the log of a run that is over."""
 
-    tests: tuple[tuple[int, float], ...]  # client steps spent until then, test accuracy in %; none if it diverged
+    tests: tuple[tuple[int, float], ...]  # client steps spent by then, test accuracy in %; empty if it diverged
     steps: int  # the iterations of all accepted clients, summed over the rounds
-    loss: float  # mean over the last rounds; infinite where one had none
+    loss: float  # mean over the last rounds; infinite if one of them had none
 
     def accuracy(self, budget: float = math.inf) -> float | None:
-        """The mean of the last tests before it had spent more client steps than this; None if there is none."""
+        """Return the mean of the last tests within a budget of client steps, or None if there is none."""
         within = [accuracy for spent, accuracy in self.tests if spent <= budget]
         return statistics.fmean(within[-LAST:]) if within else None
 
 
 def read_trace(run: Path) -> Trace:
-    """Add up a run's log."""
-    fixed = read_settings(run).steps  # where they are neither scheduled nor tuned
+    """Summarise a run's log."""
+    fixed = read_settings(run).steps  # for runs in which they are neither scheduled nor tuned
     spent, tests, losses = 0, [], []
     for line in read_rounds(run):
         spent += client_steps(line, fixed)
@@ -166,11 +169,11 @@ def read_trace(run: Path) -> Trace:
     return Trace(tuple(tests), spent, statistics.fmean(losses[-LAST:]))
 
 
-# --- what is run ---
+# --- runs ---
 
 
 class Lab:
-    """Which runs are wanted, and what the finished ones say. `folder` holds a folder for each problem."""
+    """The wanted runs and the results of those that are over; `folder` holds a folder for each problem."""
 
     def __init__(
         self,
@@ -190,16 +193,16 @@ class Lab:
                     raise SettingsError(f"candidate {name}: {clash[0]} is the problem's, not the tuner's; leave it out")
 
     def run(self, lanes: int | None, say: Callable[[str], None]) -> list[str]:
-        """Run or resume what is missing, and say which problems lack data; returns one sentence per failed run."""
+        """Run or resume what is missing, say which problems lack data, and return one sentence per failed run."""
         here = with_data(self.problems, say, self.over)
         return runner.run_rest(self.wanted(here), self.folder, lanes, more=lambda: self.wanted(here))
 
     def over(self, problem: Problem) -> bool:
-        """Whether nothing is left to run for a problem."""
+        """Return whether nothing is left to run for a problem."""
         return all(self.trace(cell) is not None for cell in self.wanted([problem]))
 
     def wanted(self, problems: Sequence[Problem]) -> list[Cell]:
-        """All runs that are known to be needed, finished or not: the search comes first, since it decides on more."""
+        """Return all runs known to be needed, finished or not: searches come first, since they decide on more."""
         pairs = [(problem, part) for problem in problems for part in self.parts]
         cells = [cell for pair in pairs for cell in self.searching(*pair)]
         if not self.search_only:
@@ -207,14 +210,14 @@ class Lab:
         return list({cell.name: cell for cell in cells}.values())
 
     def searching(self, problem: Problem, part: str) -> Iterator[Cell]:
-        """The runs of the search for a problem's oracle, as far as it got, and of the one that it begins at."""
+        """Yield the runs of the search for a problem's oracle, as far as it got, after those of FA's search."""
         if part != PLAIN:
             yield from self.searching(problem, PLAIN)
         searched, found = self.search(problem, part)
         yield from (trial_cell(searched, part, trial) for trial in found.trials)
 
     def reporting(self, problem: Problem, part: str) -> Iterator[Cell]:
-        """The runs of the oracle, once it is found, and of all candidates."""
+        """Yield the runs of the oracle, once it is found, and of all candidates."""
         _, found = self.search(problem, part)
         for seed in self.seeds:
             if found.chosen is not None:
@@ -222,16 +225,16 @@ class Lab:
             yield from (self.cell(problem, part, name, seed) for name in self.candidates)
 
     def cell(self, problem: Problem, part: str, candidate: str, seed: int) -> Cell:
-        """A candidate's run; the control is a fixed schedule."""
+        """Return a candidate's run; that of the control has a fixed schedule."""
         tuned = make_cell(problem, part, candidate, seed, f"{part}+AH", self.candidates[candidate])
         if candidate != RANDOM:
             return tuned
         return make_cell(problem, part, candidate, seed, part, drawn(tuned.settings.grid, problem, seed))
 
     def search(self, problem: Problem, part: str) -> tuple[Problem, Search]:
-        """How far the search for a problem's oracle is, and the problem that it is made on.
+        """Return the problem on which a problem's oracle is searched, and how far that search is.
 
-        That of FA begins with the problem's first schedules; others, whose runs are dearer, at what was best with FA.
+        FA's search begins with the problem's first schedules; the others, whose runs are dearer, begin at FA's best.
         """
         searched = problem.oracle or problem
         first: Sequence[Schedule] = searched.first
@@ -246,7 +249,10 @@ class Lab:
         return searched, search(first, loss_of)
 
     def trace(self, cell: Cell) -> Trace | None:
-        """What a run's log says, if it is over; complains about a run that was another experiment."""
+        """Return the summary of a run's log, or None if it is not over.
+
+        Raise SettingsError if the run in the folder was another experiment.
+        """
         if cell.name not in self.traces:
             if not ended(cell, self.folder):
                 return None
@@ -255,7 +261,7 @@ class Lab:
             self.traces[cell.name] = replace(trace, tests=(), loss=math.inf) if lost else trace
         return self.traces[cell.name]
 
-    # --- what was found ---
+    # --- results ---
 
     def record(self) -> None:
         """Write how each oracle was chosen, in a file beside the runs of its search."""
@@ -287,7 +293,7 @@ class Lab:
                 write_durably(file, (json.dumps(about, indent=1) + "\n").encode())
 
     def oracles(self) -> Iterator[Oracle]:
-        """What was chosen, and how it did with the seeds that are reported."""
+        """Yield each oracle that was chosen, and how it did with the seeds that are reported."""
         for part in self.parts:
             for problem in self.problems:
                 searched, found = self.search(problem, part)
@@ -308,13 +314,13 @@ class Lab:
                 )
 
     def selection(self, searched: Problem, part: str, schedule: Schedule) -> float:
-        """The test accuracy of a schedule that the search tried; nothing is chosen by it."""
+        """Return the test accuracy of a schedule that the search tried; nothing is chosen by it."""
         trace = self.trace(fixed_cell(searched, part, schedule, SELECTION))
         assert trace is not None
         return tested(trace, searched)
 
     def results(self) -> Iterator[Result]:
-        """Each candidate's run beside the oracle's of the same seed, where both are finished."""
+        """Yield each candidate's run beside the oracle's run with the same seed, where both are over."""
         for part in self.parts:
             for problem in self.problems:
                 searched, found = self.search(problem, part)
@@ -334,7 +340,7 @@ class Lab:
 def with_data(
     problems: Sequence[Problem], say: Callable[[str], None], over: Callable[[Problem], bool]
 ) -> list[Problem]:
-    """Those whose data is here, or that need none any more because they are over; says what is left out."""
+    """Return the problems whose data is here, or that are over and need none; say which are left out."""
     here = []
     absent: dict[str, list[str]] = {}
     for each in problems:
@@ -348,9 +354,10 @@ def with_data(
 
 
 def compared(part: str, problem: Problem, candidate: str, seed: int, oracle: Trace, own: Trace, best: float) -> Result:
-    """A candidate's run beside the oracle's; one that spent all before its first test is at chance until then.
+    """Return a candidate's run beside the oracle's.
 
-    `best`: what the best schedule of the search had, with its own seed.
+    At equal client steps, a run that spent them all before its first test is at chance. `best`: the accuracy of the
+    best schedule of the search, with the search's seed.
     """
     equal = own.accuracy(BUDGET * oracle.steps + 1e-6)  # 1.2 is no binary fraction
     return Result(
@@ -369,18 +376,18 @@ def compared(part: str, problem: Problem, candidate: str, seed: int, oracle: Tra
 
 
 def tested(trace: Trace, problem: Problem) -> float:
-    """The measure of a whole run; its last round is always tested. One that diverged is at chance."""
+    """Return the accuracy by which a whole run is judged, or chance if it diverged; its last round is always tested."""
     accuracy = trace.accuracy()
     return problem.chance if accuracy is None else accuracy
 
 
 def fixed_cell(problem: Problem, part: str, schedule: Schedule, seed: int) -> Cell:
-    """A run of a fixed schedule. The name says which, so another choice is another run."""
+    """Return a run of a fixed schedule; its name says which, so another choice is another run."""
     return make_cell(problem, part, schedule.name, seed, part, asdict(schedule))
 
 
 def trial_cell(problem: Problem, part: str, trial: Trial) -> Cell:
-    """A run of the search for an oracle."""
+    """Return a run of the search for an oracle."""
     return fixed_cell(problem, part, trial.schedule, SELECTION + trial.number)
 
 
@@ -398,7 +405,7 @@ def make_cell(problem: Problem, part: str, what: str, seed: int, method: str, ov
 
 
 def drawn(grid: str, problem: Problem, seed: int) -> dict[str, Any]:
-    """A constant h, drawn from the grid by the problem and the seed."""
+    """Return the settings of a constant h, drawn from the grid by the problem and the seed."""
     axes = HyperGrid.parse(grid)
     draw = numpy_generator(seed, f"a constant h for {problem.name}")
     index = tuple(int(draw.integers(len(axis.values))) for axis in axes.axes)

@@ -1,7 +1,7 @@
-"""The paper's tables at real length: what is run, and with which fixed schedules.
+"""The runs of the paper's tables at real length, and the fixed schedules that they need.
 
-A row's schedules come from a search at a quarter of its length: the lab's, with the lab's seed and by the loss on the
-server's set. FA+WD has FA's; FA+RM's search begins at FA's best. The tuner's runs need none.
+A row's schedules come from the lab's search on a problem a quarter as long, with the lab's seed and by the loss on the
+server's set. FA+WD takes FA's schedule; the search for FA+RM begins at FA's best. Runs with the tuner need none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from fedaccord.report.grid import Grid
 from fedaccord.report.spent import ROUNDS, read_at, read_tests
 
 LONGER = 4
-"""A row is so many times as long as the problem on which its schedules are searched."""
+"""The length of a row, as a multiple of that of the problem on which its schedules are searched."""
 SEEDS = 3
 NOTHING: Mapping[str, Any] = {}
 FIXED = {"FA": "FA", "FA+WD": "FA", "FA+RM": "FA+RM"}
@@ -31,7 +31,7 @@ FIXED = {"FA": "FA", "FA+WD": "FA", "FA+RM": "FA+RM"}
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table: a problem of the lab, but longer, and tested so often."""
+    """A row of a table: a problem of the lab, but longer, and tested every `test_every` rounds."""
 
     problem: Problem
     test_every: int
@@ -53,7 +53,7 @@ class Line:
         return int(LONGER * self.problem.settings["rounds"])
 
     def row(self, lab: Lab, tag: str = "", changes: Mapping[str, Any] = NOTHING) -> Row:
-        """With all methods whose schedules are known by now; `tag`: what the changes are called."""
+        """Return the row with all methods whose schedules are known by now; `tag`: the name of the changes."""
         found = {part: lab.search(self.problem, part) for part in set(FIXED.values())}
         tuned: dict[str, dict[str, Any]] = {}
         for method, part in FIXED.items():
@@ -67,7 +67,10 @@ class Line:
 
 
 def sharing(problem: Problem) -> Problem:
-    """Half of the clients in a round, for twice as many rounds: alike clients want the same schedule."""
+    """Return the problem with half of the clients in a round, for twice as many rounds.
+
+    It shares the oracle of the given problem: alike clients want the same schedule.
+    """
     settings = {**problem.settings, **HALF, "rounds": 2 * problem.settings["rounds"]}
     return replace(problem, name=problem.name.replace("C1", "C0.5"), settings=settings, oracle=problem)
 
@@ -90,12 +93,12 @@ LINES = {
         Line(problem("kws32-one-C0.5", "kws", 400, 0.1, 2, **ONE, **HALF, **HALF_WIDTH), 10),
     ),
 }
-"""In the order of the paper's tables."""
+"""Task -> the rows of its table, in the paper's order."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What becomes of some methods of a row with other settings than the default, by the name of the change."""
+    """Changes to the default settings, by name, whose effect on some methods of a row is measured."""
 
     row: str
     methods: tuple[str, ...]
@@ -128,7 +131,7 @@ HEADINGS = {
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which runs of a table are to be made; what is left empty is all."""
+    """A selection of a table's runs; an empty field selects all."""
 
     rows: Sequence[str] = ()
     methods: Sequence[str] = ()
@@ -144,12 +147,12 @@ class Wanted:
         return [line for line in LINES[task] if not self.rows or line.name in self.rows]
 
     def parts(self, among: Sequence[str] = paper.METHODS) -> list[str]:
-        """The client parts whose schedules must be known for those of these methods that are wanted."""
+        """Return the client parts whose schedules must be known for the wanted ones among these methods."""
         methods = [name for name in among if not self.methods or name in self.methods]
         return list(dict.fromkeys(part for method, part in FIXED.items() if method in methods))
 
     def of(self, study: Study) -> list[Cell]:
-        """One seed of all, then the next; methods in the order in which they were named."""
+        """Return the wanted runs of a study, seed by seed; methods are in the order in which they were named."""
         rows = {(line.split, line.fraction) for line in self.lines(study.task)}
         order = list(self.methods or paper.METHODS)
         found = [
@@ -164,7 +167,7 @@ ALL = Wanted()
 
 
 def lab_in(folder: Path) -> Lab:
-    """The lab in which the schedules of all rows are searched."""
+    """Return the lab in which the schedules of all rows are searched."""
     return searching([line.problem for lines in LINES.values() for line in lines], folder, list(FIXED.values()))
 
 
@@ -173,7 +176,7 @@ def searching(problems: Sequence[Problem], folder: Path, parts: Sequence[str]) -
 
 
 def choices_of(task: str, lab: Lab) -> Study:
-    """A row as it is by default, which is the table's own, and with each change of CHOICES."""
+    """Return the study of a row with the default settings, as in the task's table, and with each change of CHOICES."""
     chosen = CHOICES[task]
     line = next(line for line in LINES[task] if line.name == chosen.row)
     rows = (line.row(lab), *(line.row(lab, f"-{name}", each) for name, each in chosen.changes.items()))
@@ -182,7 +185,10 @@ def choices_of(task: str, lab: Lab) -> Study:
 
 
 def worth(study: Study, folder: Path) -> Grid:
-    """The mean of the last five tests with each choice, and the difference to the default with the same seeds."""
+    """Return a grid of the mean of the last five tests with each choice, and its difference to the default.
+
+    The difference is between runs with the same seeds.
+    """
     groups = studies.complete(study, folder)
     found = {place: mean_of_last(folder / cells[0].name) for place, cells in groups.items()}
     body, metric = [], tables.ACCURACY
@@ -203,7 +209,7 @@ def mean_of_last(run: Path) -> float:
 
 
 def study_of(task: str, lab: Lab) -> Study:
-    """The table with all methods whose schedules are known by now."""
+    """Return the study behind a task's table, with all methods whose schedules are known by now."""
     heading = f"{HEADINGS[task]}: test accuracy in %, mean of the last five tests, SEEDS; in bold: better than FA with "
     heading += "the same seeds beyond chance (95 %)"
     return Study(task, tuple(line.row(lab) for line in LINES[task]), heading)

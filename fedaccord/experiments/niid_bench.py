@@ -2,7 +2,7 @@
 
 Taken from the paper and its public code: ten parties that all train in every round, fifty rounds of ten local epochs,
 mini-batches of 64, SGD with momentum that starts anew each round, the mean weighted by examples, the accuracy of the
-last global model on the test set. Where ours is not the same to the letter, docs/results.md says so.
+last global model on the test set. Where our protocol differs in any detail, docs/results.md says so.
 """
 
 import re
@@ -43,12 +43,12 @@ PROTOCOL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Skew:
-    """A row of its table: how the data is divided, and what was published, in the order of METHODS."""
+    """A row of NIID-Bench's table: how the data is divided, and the published figures in the order of METHODS."""
 
     label: str
     settings: dict[str, Any]
     published: tuple[float, ...]
-    mu: float  # FedProx's, the best of those that it tried
+    mu: float  # of FedProx, the best of those that NIID-Bench tried
 
 
 SKEWS = {
@@ -89,7 +89,7 @@ def study_of(
     rounds: int = ROUNDS,
     device: str = "cpu",
 ) -> Study:
-    """The study of these rows and methods; one that is shorter than the published runs has other run folders."""
+    """Return the study of these rows and methods; if it is not as long as published, it has other run folders."""
     for name, known, option in [(r, SKEWS, "rows") for r in rows] + [(m, METHODS, "methods") for m in methods]:
         if name not in known:
             raise SettingsError(f"niid-bench: --{option} {name}: there are {', '.join(known)}")
@@ -104,7 +104,10 @@ def study_of(
 
 
 def row_of(skew: Skew, methods: tuple[str, ...], seeds: int, also: dict[str, Any], tag: str) -> Row:
-    """The term of FedProx is mu / 2 ||w - w_t||^2, ours wd_weight ||w - w_t||^2."""
+    """Return a skew as a row of the study.
+
+    FedProx's term is mu / 2 ||w - w_t||^2, ours wd_weight ||w - w_t||^2, so wd_weight is half of its mu.
+    """
     settings = {**PROTOCOL, **skew.settings, **also}
     published = {name: (figure, None) for name, figure in zip(METHODS, skew.published, strict=True) if name in methods}
     tuned = {"FA+WD": {"wd_weight": skew.mu / 2}}
@@ -112,7 +115,7 @@ def row_of(skew: Skew, methods: tuple[str, ...], seeds: int, also: dict[str, Any
 
 
 def with_all(study: Study, folder: Path) -> Study:
-    """The same with every row, method and seed of which the folder has a run of this length."""
+    """Return the study extended by every row, method and seed of which the folder has a run of this length."""
     (row, *_), tag = study.rows, study.rows[0].tag
     rounds, device = row.settings["rounds"], row.settings["device"]
     runs = [re.fullmatch(rf".*-C1\.0{tag}-s(\d+)", path.name) for path in folder.glob("*")]
@@ -126,9 +129,9 @@ def with_all(study: Study, folder: Path) -> Study:
 
 
 def reproduce(study: Study, folder: Path, run: bool, lanes: int | None) -> tuple[tables.Table, grid.Grid, list[str]]:
-    """Run what is missing, if that is wanted; the tables of all that is there, in every form beside the runs.
+    """Run what is missing, if `run`, and write the tables of all that is there, in every form, beside the runs.
 
-    Also a sentence for each run that failed. One that diverged did not: it counts as chance.
+    Return both tables and a sentence for each run that failed. A run that diverged did not fail: it counts as chance.
     """
     with_all(study, folder)  # complains about a run that was another experiment before any starts
     failures = runner.run_rest(list(studies.cells(study)), folder, lanes) if run else []

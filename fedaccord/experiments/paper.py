@@ -1,6 +1,6 @@
-"""The paper's tables and figures, as studies. Two budgets:
+"""The paper's tables and figures, as studies with one of two budgets:
 
-cpu     few rounds, with the tuner as it was before: a cell takes minutes to an hour on two cores
+cpu     few rounds, with the tuner as it used to be: a cell takes minutes to an hour on two cores
 paper   as long as we believe the paper trained (it does not say), with the default tuner: see experiments/long.py
 """
 
@@ -53,7 +53,7 @@ NOTHING: Tuned = {}
 
 
 def on_two_cores(settings: Mapping[str, Mapping[str, Any]], tuned: Tuned = NOTHING) -> tuple[Row, ...]:
-    """What of a convolutional network's table two cores can do; half of the clients a round get more rounds."""
+    """Return the rows of a convolutional network's table that two cores can do; with C = 0.5 they get more rounds."""
     more = {**settings["non-iid"], "rounds": settings["non-iid"]["rounds"] * 4 // 3}
     return (
         Row("iid", 1.0, ("FA", "FA+RM+AH"), 1, settings["iid"]),
@@ -69,7 +69,7 @@ def whole(settings: Mapping[str, Mapping[str, Any]]) -> tuple[Row, ...]:
 def schedules(
     split: str, fraction: float, methods: tuple[str, ...], found: Sequence[tuple[int, float, float]], **also: Any
 ) -> tuple[Row, ...]:
-    """A row for each fixed schedule (steps, rate, decay) that was tried."""
+    """Return a row for each fixed schedule (steps, rate, decay) that was tried."""
     return tuple(
         Row(
             split,
@@ -84,7 +84,7 @@ def schedules(
 
 
 def local_work(total: int, steps: Sequence[int], seeds: int, lr: float, **also: Any) -> tuple[Row, ...]:
-    """The same number of local steps in all, in ever fewer and longer rounds."""
+    """Return rows with the same number of local steps in all, in ever fewer and longer rounds."""
     fixed = {"lr": lr, "lr_decay": 1.0, **also}
     return tuple(
         Row("non-iid", 1.0, FIXED, seeds, {"steps": n, "rounds": total // n, **fixed}, tag=f"-steps{n}") for n in steps
@@ -160,9 +160,9 @@ Say = Callable[[str], None]
 
 
 class Reproduction:
-    """`folder` holds a folder of runs for each study; tables/ and figures/ are made from them.
+    """The paper's tables and figures, made in tables/ and figures/ from the runs in `folder`, a folder for each study.
 
-    `wanted`: which runs of the long tables may be begun; a table has all that are there.
+    `wanted`: the runs of the long tables that may be begun; a table has all that are there.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Reproduction:
         wanted: long.Wanted = long.ALL,
     ):
         self.folder, self.may_run, self.say, self.wanted = folder, run, say, wanted
-        self.lanes = lanes or (None if device == "cpu" else 1)  # a GPU is shared badly
+        self.lanes = lanes or (None if device == "cpu" else 1)  # runs share a GPU badly
         self.device = device
         self.long = long.LINES.keys() if budget == "paper" else ()
         self.lab = long.lab_in(folder / "tuner")
@@ -207,7 +207,7 @@ class Reproduction:
             self.evolution()
 
     def complete(self, name: str, cells: Sequence[studies.Cell]) -> None:
-        """Run what is missing, if that is wanted."""
+        """Run the given cells that are missing, if runs are allowed."""
         if self.may_run:
             placed = [replace(cell, settings=replace(cell.settings, device=self.device)) for cell in cells]
             check(runner.run_missing(placed, self.home(name), self.lanes))
@@ -220,7 +220,7 @@ class Reproduction:
         self.publish(name, studies.table_of(EVERY[name], self.home(name), with_paper=name in TABLES))
 
     def long_table(self, name: str) -> None:
-        """Search the schedules first, which are the lab's; then the table, and what each method spent."""
+        """Search for the schedules in the lab first; then write the table, and what each method spent."""
         if self.may_run:
             self.search(name)
         study = self.study(name)
@@ -232,7 +232,7 @@ class Reproduction:
             studies.write_tables(spent, self.folder / "tables" / f"{self.home(name).name}-{equal}", grid.FORMS)
 
     def choices(self, name: str) -> None:
-        """What other choices than the default are worth; the runs are beside those of the long table."""
+        """Write what other choices than the default are worth; the runs are beside those of the long table."""
         if self.may_run:
             self.search(name, long.CHOICES[name])
         study = long.choices_of(name, self.lab)
@@ -242,7 +242,7 @@ class Reproduction:
         self.say(grid.markdown(found))
 
     def search(self, name: str, choices: long.Choices | None = None) -> None:
-        """Find the schedules that the wanted runs of a long table need, or of one of its rows for these choices."""
+        """Find the schedules that the wanted runs of a long table need, or only those of the row of `choices`."""
         lines = [line for line in self.wanted.lines(name) if choices is None or line.name == choices.row]
         parts = self.wanted.parts(paper.METHODS if choices is None else choices.methods)
         work = long.searching([line.problem for line in lines], self.lab.folder, parts)
@@ -261,11 +261,11 @@ class Reproduction:
         return path
 
     def there(self, name: str) -> list[studies.Cell]:
-        """The finished runs of a study."""
+        """Return the finished runs of a study."""
         return [cell for cell in studies.cells(self.study(name)) if studies.finished(cell, self.home(name))]
 
     def curves(self, name: str) -> None:
-        """Accuracy and loss, a panel a row, a curve a method, a band over the seeds."""
+        """Draw accuracy and loss: a panel for each row, a curve for each method, a band over the seeds."""
         panels: dict[str, dict[str, list[Path]]] = {}
         for cell in self.there(name):
             panel = panels.setdefault(f"{TASKS[name]}, {studies.label(cell.row)}", {})
@@ -283,7 +283,7 @@ class Reproduction:
             curves.draw_sweep(title, "local steps a round", found, self.picture(name))
 
     def evolution(self) -> None:
-        """FA+RM+AH at C = 1.0, a column a task."""
+        """Draw how the tuner's choice evolves with FA+RM+AH at C = 1.0, in a column for each task."""
 
         def shown(cell: studies.Cell) -> bool:
             return cell.method == "FA+RM+AH" and cell.row.fraction == 1.0
@@ -298,7 +298,7 @@ class Reproduction:
             evolution.draw(columns, self.picture("paper-evolution" if self.long else "evolution"))
 
     def overhead(self) -> None:
-        """The run-time table, as ratios to FA."""
+        """Write the run-time table, as ratios to FA; measure what is missing first, if runs are allowed."""
         from fedaccord.experiments import bench
 
         found = {}

@@ -1,4 +1,4 @@
-"""Runs what a study lacks: as many processes as cores, each with one worker, each able to be killed and resumed."""
+"""Parallel runs of what a study lacks: one process per core, with one worker each, that can be killed and resumed."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ STANDARD_INPUT = "/dev/stdin"
 
 @dataclass
 class Lane:
-    """One run of the study while it goes on."""
+    """A run of the study, with its newest round and metrics."""
 
     cell: Cell
     round: int
@@ -52,11 +52,11 @@ def run_missing(
     keep: bool = False,
     more: Callable[[], Sequence[Cell]] = nothing_more,
 ) -> list[str]:
-    """Run or resume every cell that is not finished; returns a sentence for each that failed.
+    """Run or resume every cell that is not finished, and return a sentence for each that failed.
 
-    Ctrl-C lets every run finish its round; what is there stays, and the next call goes on from it. `keep`: also
-    the weights of finished runs. `more` is called after every run and returns the cells that are wanted by then; those
-    that are new are run too, so what is run may depend on what was found.
+    Ctrl-C lets every run finish its round; what is there stays, and the next call goes on from it. `keep`: keep the
+    weights of finished runs too. `more` is called after every run and returns the cells that are wanted by then; those
+    that are new are run too, so that the next runs may depend on what was found.
     """
     state: dict[str, int] = {}
 
@@ -65,7 +65,7 @@ def run_missing(
         missing = [cell for cell in cells if state[cell.name] < cell.settings.rounds]
         for cell in cells:
             if not keep and cell not in missing and (folder / cell.name / ROUNDS).is_file():
-                pack(folder / cell.name)  # it was killed just before
+                pack(folder / cell.name)  # it was killed just before it would have been packed
         return missing
 
     missing = missing_of(todo)
@@ -85,7 +85,7 @@ def run_missing(
                 complaint = threading.Thread(target=lambda: said.append(child.stderr.read() if child.stderr else ""))
                 said: list[str] = []
                 complaint.start()
-                if asked.is_set():  # between the question above and now
+                if asked.is_set():  # the user may have asked since the check above
                     child.send_signal(signal.SIGTERM)
                 for line in child.stdout or ():
                     if entry := a_round(line):
@@ -97,7 +97,7 @@ def run_missing(
                     pack(folder / cell.name)
                 view.finish(cell)
                 for line in said[0].splitlines():
-                    if line.startswith("fedaccord: "):  # it went on, but a person should know
+                    if line.startswith("fedaccord: "):  # a warning: the run went on, but a person should know
                         view.say(cell, f"{cell.name}: {line.removeprefix('fedaccord: ')}")
             elif not asked.is_set():
                 last = said[0].strip().splitlines()[-1:] or [f"ended with {child.returncode}"]
@@ -125,7 +125,7 @@ def run_missing(
                     view.add(new, state)
                     waiting |= {pool.submit(carry_out, cell) for cell in missing}
         except BaseException:
-            asked.set()  # or the pool would first run all that is left
+            asked.set()  # otherwise the pool would first run all that is left
             stop_all()
             raise
     if asked.is_set():
@@ -139,7 +139,10 @@ def run_rest(
     lanes: int | None,
     more: Callable[[], Sequence[Cell]] = nothing_more,
 ) -> list[str]:
-    """Like run_missing, but a run that diverged is over: it is not tried again, and no failure."""
+    """Run or resume every cell that is not over, and return a sentence for each that failed, as run_missing does.
+
+    A run that diverged is over: it is not tried again, and it is no failure.
+    """
     known: dict[str, Cell] = {}
     lost: set[str] = set()
 
@@ -164,13 +167,13 @@ def run_rest(
 
 
 def open_child(cell: Cell, folder: Path) -> "subprocess.Popen[str]":
-    """A process of its own for the run; it reads its settings as if they were in a file."""
+    """Start or resume a run in a process of its own; a new run reads its settings from standard input."""
     path = folder / cell.name
     if (path / SETTINGS).is_file():
         words, given = ["resume", str(path)], ""
     else:
         words = ["run", cell.settings.task, "--runs", str(folder), "--name", cell.name, "--config", STANDARD_INPUT]
-        given = to_toml(replace(cell.settings, workers=1))  # the lanes are what keeps the cores busy
+        given = to_toml(replace(cell.settings, workers=1))  # the other runs keep the cores busy
     child = subprocess.Popen(
         [sys.executable, "-m", "fedaccord.cli", *words, "--json"],
         stdin=subprocess.PIPE,
@@ -178,22 +181,22 @@ def open_child(cell: Cell, folder: Path) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=partial(die_with, os.getpid()),  # a study that was killed can be taken up at once
+        preexec_fn=partial(die_with, os.getpid()),  # so that a killed study can be resumed at once
     )
     assert child.stdin is not None
-    with contextlib.suppress(BrokenPipeError), child.stdin:  # it died at once, and says why
+    with contextlib.suppress(BrokenPipeError), child.stdin:  # it died at once; its stderr says why
         child.stdin.write(given)
     return child
 
 
 def summary(failures: Sequence[str]) -> str:
-    """After each was told in full."""
+    """Return one sentence on all failed runs, to follow the full report of each."""
     count = "a run" if len(failures) == 1 else f"{len(failures)} runs"
     return f"{count} failed, see above; the same command tries again"
 
 
 def a_round(line: str) -> dict[str, Any] | None:
-    """What a run says of a round; an own task may print other things."""
+    """Parse a run's line about a round, or return None for anything else, which a user's own task may print."""
     try:
         entry = json.loads(line)
     except ValueError:
@@ -202,7 +205,7 @@ def a_round(line: str) -> dict[str, Any] | None:
 
 
 class Overview:
-    """How far the whole study is, and every run that goes on: bars in a terminal, lines elsewhere."""
+    """A view of how far the study and each of its current runs are: bars in a terminal, lines elsewhere."""
 
     def __init__(self, todo: Sequence[Cell], state: dict[str, int]):
         self.total = self.before = self.spent = 0.0
@@ -230,7 +233,7 @@ class Overview:
             self.bars.stop()
 
     def add(self, todo: Sequence[Cell], state: dict[str, int]) -> None:
-        """Count these runs in; `state` says how many rounds of each are there."""
+        """Add these runs to the totals; `state` says how many rounds of each are done."""
         with self.lock:
             there = sum(price(cell, state[cell.name]) for cell in todo)
             self.total += sum(price(cell, cell.settings.rounds) for cell in todo)
@@ -244,7 +247,7 @@ class Overview:
         with self.lock:
             lane = self.lanes[cell.name]
             self.spent += price(cell, entry["round"] - lane.round)
-            if not lane.going:  # it may have gone back to its checkpoint; and what loading took is not the pace
+            if not lane.going:  # it may have gone back to its checkpoint, and loading is no part of the pace
                 lane.going = True
                 self.before += price(cell, entry["round"] - lane.round)
                 self.began = self.began or time.monotonic()
@@ -286,15 +289,17 @@ class Overview:
             self.say(cell, why)
 
     def say(self, cell: Cell, text: str) -> None:
-        """A line that stays, in place of the run's bar."""
+        """Print a line that stays, in place of the run's bar."""
         if cell.name in self.shown:
             self.bars.remove_task(self.shown.pop(cell.name))
         self.console.print(text, highlight=False, markup=False)
 
 
 def price(cell: Cell, rounds: int) -> float:
-    """What so many rounds cost, in plain client-steps, roughly: how many a tuner will choose, or a pass will take,
-    nobody knows."""
+    """Return the rough cost of a number of rounds, in plain client-steps.
+
+    It is rough, because nobody knows how many steps a tuner will choose, or a pass will take.
+    """
     method = find(cell.settings.method)
     steps = 15 if "steps" in method.tunes(cell.settings.values()) else 80 * cell.settings.epochs or cell.settings.steps
     return rounds * cell.settings.fraction * steps * method.cost * cell.weight

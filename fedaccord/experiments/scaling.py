@@ -1,4 +1,4 @@
-"""10 to 10,000 clients: the time of a client-round, the memory of all processes, the time to start."""
+"""Benchmark with 10 to 10,000 clients: the time per client-round, the memory of all processes, the time to start."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from fedaccord.tasks import find_task
 
 
 def scaling(say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Each size in a process of its own, so that memory and start-up are its own."""
+    """Measure each number of clients in a process of its own, so that memory and start-up are its own."""
     found = []
     for clients, cohort in ((10, 10), (100, 10), (1000, 10), (10_000, 10), (10_000, 100)):
         say(f"{clients:,} clients, {cohort} a round")
@@ -35,7 +35,10 @@ def scaling(say: Callable[[str], None]) -> list[dict[str, Any]]:
 
 
 def one_size(clients: int, cohort: int, rounds: int = 60) -> None:
-    """MNIST's network, 60 examples a client (made up: only the time is looked at); one JSON line."""
+    """Train MNIST's network on 60 examples per client and print the measurements as one JSON line.
+
+    The examples are made up: only what training costs matters here.
+    """
     from fedaccord.api import federate
 
     g = generator(0, "bench")
@@ -64,12 +67,12 @@ def one_size(clients: int, cohort: int, rounds: int = 60) -> None:
 
 
 def watch_memory(sizes: list[int]) -> None:
-    """What this process and its workers hold together, again and again; what they share is counted once."""
+    """Append the memory of this process and its workers to `sizes`, again and again; shared memory counts once."""
     while True:
         me = os.getpid()
         children = Path(f"/proc/{me}/task/{me}/children").read_text().split()
         sizes.append(sum(held_by(number) for number in (str(me), *children)))
-        time.sleep(0.5)  # reading it slows the watched a little
+        time.sleep(0.5)  # reading the sizes slows the watched processes a little
 
 
 def held_by(process: str) -> int:

@@ -1,5 +1,7 @@
-"""The search for the best fixed schedule of a problem: a coarse cross first, then ever nearer around the best, and what
-was best again with other seeds."""
+"""The search for the best fixed schedule of a problem.
+
+It tries a coarse cross first, then goes ever nearer around the best, and runs the best again with other seeds.
+"""
 
 import math
 import statistics
@@ -8,19 +10,19 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 MOST = 16
-"""Schedules that a search may try."""
+"""The most schedules that a search may try."""
 LONGEST = 108
-"""Iterations of a round up to which it goes, more than the tuner's grid has: beyond them it buys accuracy with
-client steps."""
+"""The most iterations of a round that a search tries, more than the tuner's grid has: beyond them it would buy
+accuracy with client steps."""
 RUNS = 3
-"""Seeds with which the best is run in the end, as many as a report has."""
+"""The number of seeds with which the best is run in the end, as many as a report has."""
 NEAR = 2.5
-"""Times as much or as little up to which a neighbour encloses the best."""
+"""The largest ratio, up or down, at which a neighbour encloses the best."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A fixed schedule: the rate, the iterations, and the factor on each after every round."""
+    """A fixed schedule: the learning rate, the iterations, and the factor on each after every round."""
 
     lr: float
     lr_decay: float
@@ -33,10 +35,10 @@ class Schedule:
 
 
 def around(lr: float, steps: int, rounds: int) -> tuple[Schedule, ...]:
-    """The first schedules of a search: a cross of three rates and three numbers of iterations around a guess.
+    """Return the first schedules of a search: a cross of three rates and three numbers of iterations around a guess.
 
-    The rate falls to a tenth until the last round; at the guess itself also without that, and with iterations that fall
-    to a third as well.
+    The rate falls to a tenth until the last round. The guess itself is tried without that fall too, and with iterations
+    that fall to a third as well.
     """
     slower, fewer = (round(end ** (1 / rounds), 4) for end in (1 / 10, 1 / 3))
     return (
@@ -51,7 +53,7 @@ def around(lr: float, steps: int, rounds: int) -> tuple[Schedule, ...]:
 
 
 def beside(found: Schedule) -> tuple[Schedule, ...]:
-    """The first schedules of a search that begins at another one's best: a cross of twice and half around it."""
+    """Return the first schedules of a search that begins at another one's best: a cross of twice and half around it."""
     return (
         found,
         replace(found, lr=rounded(2 * found.lr)),
@@ -61,7 +63,7 @@ def beside(found: Schedule) -> tuple[Schedule, ...]:
 
 
 def stretched(found: Schedule, times: float) -> Schedule:
-    """The same fall of rate and iterations over so many times as many rounds."""
+    """Return a schedule with the same fall of rate and iterations, stretched over `times` as many rounds."""
     lr_decay, steps_decay = (round(decay ** (1 / times), 6) for decay in (found.lr_decay, found.steps_decay))
     return replace(found, lr_decay=lr_decay, steps_decay=steps_decay)
 
@@ -71,26 +73,26 @@ def rounded(rate: float) -> float:
 
 
 class Trial(NamedTuple):
-    """A run of a schedule: the first, or one more with the next seed."""
+    """A run of a schedule; `number` counts from the search's first seed."""
 
     schedule: Schedule
     number: int = 0
 
 
 Losses = Mapping[Schedule, tuple[float, ...]]
-"""What was tried, with the loss of each run."""
+"""The schedules that were tried, with the loss of each run."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """How far the search for an oracle is: the losses of each schedule that was tried, and what is to be run next."""
+    """The state of the search for an oracle: the losses of each schedule that was tried, and the trials to run next."""
 
     losses: Losses
     missing: tuple[Trial, ...]
 
     @property
     def trials(self) -> list[Trial]:
-        """All that was run, and all that is to be run next."""
+        """All trials that were run, and those to run next."""
         return [*(Trial(each, n) for each, runs in self.losses.items() for n in range(len(runs))), *self.missing]
 
     @property
@@ -100,16 +102,16 @@ class Search:
 
     @property
     def at_edge(self) -> bool:
-        """Whether it had to end although the best is not enclosed by what was tried."""
+        """Whether the search ended although the schedules that were tried do not enclose the best."""
         return self.chosen is not None and bool(beyond(self.losses, NEAR))
 
 
 def search(first: Sequence[Schedule], loss_of: Callable[[Trial], float | None]) -> Search:
     """Try the first schedules, then go on around the best until it is enclosed, with at most MOST schedules in all.
 
-    What is best then is run again with other seeds, since a rate at the edge of ruin may be best by luck; if its mean
-    is no longer the smallest, the search goes on from the one that has it. `loss_of` returns None for a trial that was
-    not run yet.
+    The best is then run again with other seeds, since a rate at the edge of divergence may be best by luck; if its mean
+    loss is no longer the smallest, the search goes on from the schedule that now has the smallest. `loss_of` returns
+    None for a trial that was not run yet.
     """
     losses: dict[Schedule, tuple[float, ...]] = {}
     todo = [Trial(each) for each in first]
@@ -125,7 +127,7 @@ def search(first: Sequence[Schedule], loss_of: Callable[[Trial], float | None]) 
 
 
 def following(losses: Losses) -> list[Trial]:
-    """The trials that come next: around the best, first to the edges, then near; then the best again."""
+    """Return the trials that come next: around the best, first at the edges, then near; in the end the best again."""
     for reach in (math.inf, NEAR):
         nearby = [Trial(each) for each in beyond(losses, reach) if each.steps <= LONGEST]
         if nearby and len(losses) < MOST:
@@ -135,8 +137,10 @@ def following(losses: Losses) -> list[Trial]:
 
 
 def beyond(tried: Losses, reach: float) -> list[Schedule]:
-    """The schedules to try next to the best one: twice or half its rate or its iterations, on every side where nothing
-    was tried within `reach` times as much, with the other number the same."""
+    """Return the schedules to try next to the best one, with twice or half its rate or its iterations.
+
+    There is one on every side where nothing was tried within `reach` times as much, with the other number the same.
+    """
     best = best_of(tried)
     rates = [each.lr / best.lr for each in tried if each.steps == best.steps]
     steps = [each.steps / best.steps for each in tried if each.lr == best.lr]

@@ -1,4 +1,4 @@
-"""A study: many runs of one task that belong in one table. One folder a run, named by what sets it apart."""
+"""A study: many runs of one task that belong in one table, each in a folder named by what sets it apart."""
 
 import functools
 import statistics
@@ -22,12 +22,12 @@ from fedaccord.runtime.lines import round_of
 from fedaccord.tasks import Task, find_task
 
 OPEN: dict[str, tuple[Any, ...]] = {"clients": (10,), "augment": (False,), "entropy_min": (None, 2.0032)}
-"""What a setting that was left open is in a run's folder. (Version 0.1 wrote H_min out: 0.87 ln 10.)"""
+"""Values that a setting which was left open may have in a run's folder. (Version 0.1 wrote H_min out: 0.87 ln 10.)"""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: its methods differ in nothing but what each was tuned to. A yardstick is one of them."""
+    """A row of the table, whose methods differ only in their tuned settings; a yardstick is one of the methods."""
 
     split: str
     fraction: float
@@ -35,8 +35,8 @@ class Row:
     seeds: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # method -> settings of its own
-    tag: str = ""  # where rows differ in more than split and fraction: how their runs' names say so
-    label: str = ""  # what the table calls it, where split and fraction do not say it
+    tag: str = ""  # sets the names of runs apart where rows differ in more than split and fraction
+    label: str = ""  # the row's name in the table, where split and fraction do not say it
     published: Mapping[str, tables.Figure] | None = None  # method -> somebody else's figures, to stand below ours
 
 
@@ -44,7 +44,7 @@ class Row:
 class Study:
     task: str
     rows: tuple[Row, ...]
-    heading: str = ""  # the word SEEDS becomes how many are behind each figure
+    heading: str = ""  # the word SEEDS is replaced by how many are behind each figure
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,16 @@ class Cell:
     method: str
     seed: int
     settings: Settings
-    weight: float = 1.0  # what a round costs beside those of other tasks, roughly: for the time left
+    weight: float = 1.0  # rough cost of a round against those of other tasks, to estimate the time left
 
 
 def cells(study: Study) -> Iterator[Cell]:
-    """All seeds of a row's first method, then those of the next."""
+    """Yield the runs of a study, row by row: all seeds of a row's first method, then those of the next."""
     for row in study.rows:
         task = known_task(study.task, row.settings.get("image_size", 0))
         known = {method: config.table(find(trained_by(method))) for method in row.methods}
         for method in row.methods:
-            # a setting that only another method of the row knows is not this one's business
+            # a method does not get the settings that only other methods of the row know
             others = {name for table in known.values() for name in table} - known[method].keys()
             shared = {name: value for name, value in row.settings.items() if name not in others}
             for seed in range(row.seeds):
@@ -83,14 +83,17 @@ def known_task(name: str, image_size: int) -> Task:
 
 
 def done(cell: Cell, folder: Path) -> int:
-    """How many rounds of this run are there; complains about a run that was another experiment."""
+    """Return how many rounds of a run are done; one that stopped early for want of progress counts as complete.
+
+    Raise SettingsError if the run in the folder was another experiment.
+    """
     path = folder / cell.name
     if not (path / SETTINGS).is_file():
         return 0
     found = read_settings(path)
     for name in sorted(telling(cell.settings)):
         wanted, has = cell.settings[name], found[name]
-        natural = name == "clients" and cell.settings.split == "natural"  # as many as the data names
+        natural = name == "clients" and cell.settings.split == "natural"  # as many clients as the data names
         fits = (wanted,) if wanted is not None else (has,) if natural else OPEN.get(name, (has,))
         if has not in fits:
             raise SettingsError(f"{path}: was run with {name} = {has}, not {fits[0]}; choose another folder for this")
@@ -100,7 +103,7 @@ def done(cell: Cell, folder: Path) -> int:
 
 
 def telling(settings: Settings) -> set[str]:
-    """The settings that tell one run of this method from another."""
+    """Return the names of the settings that tell one run of a method from another."""
     method = find(settings.method)
     names = {name for name, each in config.brought(method).items() if each.role in (EXPERIMENT, LENGTH, SERVER)}
     tuned = method.tunes(settings.values())
@@ -117,7 +120,7 @@ def finished(cell: Cell, folder: Path) -> bool:
 
 
 def diverged(cell: Cell, folder: Path) -> bool:
-    """Whether the run ended because no client's update could be used any more. It would end so each time."""
+    """Return whether a run ended because no client's update could be used any more; it would end so each time."""
     path = folder / cell.name
     if not (path / SETTINGS).is_file() or finished(cell, folder):
         return False
@@ -125,20 +128,20 @@ def diverged(cell: Cell, folder: Path) -> bool:
 
 
 def ended(cell: Cell, folder: Path) -> bool:
-    """Whether nothing is left to run: it is finished, or it diverged."""
+    """Return whether a run is over: it is finished, or it diverged."""
     return finished(cell, folder) or diverged(cell, folder)
 
 
 Place = tuple[int, str, int]
-"""Number of the row, column, seed: where one figure stands."""
+"""Number of the row, column and seed: the place of one figure."""
 
 
 Over = Callable[[Cell, Path], bool]
-"""Whether a run counts, given the folder of its study."""
+"""A function that returns whether a run is over, given the folder of its study."""
 
 
 def complete(study: Study, folder: Path, over: Over = finished) -> dict[Place, list[Cell]]:
-    """The runs behind each figure, of those all of whose runs are over."""
+    """Return the runs behind each figure, for those figures all of whose runs are over."""
     numbers = {id(row): number for number, row in enumerate(study.rows)}
     groups: dict[Place, list[Cell]] = {}
     for cell in cells(study):
@@ -153,10 +156,12 @@ def table_of(
     value: Callable[..., float | None] | None = None,
     over: Over = finished,
 ) -> tables.Table:
-    """From the runs in the folder that are over; a cell without any stays empty. `value`: (row, column, seed) -> what
-    to show there; None: the last value, of a figure with several runs their mean."""
+    """Return the table of the runs in the folder that are over; a cell without any stays empty.
+
+    `value`: (row, column, seed) -> what to show there; None: the last value, or its mean over a figure's runs.
+    """
     columns = dict.fromkeys(name_of(method) for row in study.rows for method in row.methods)
-    # the paper's in its order, then the others, then the yardsticks
+    # the paper's methods in its order, then the others, then the yardsticks
     order = list(dict.fromkeys(name for name in (*paper.METHODS, *columns) if name in columns))
     order.sort(key=lambda name: name in YARDSTICKS)
     printed = paper.ACCURACY.get(study.task, {}) if with_paper else {}
@@ -192,13 +197,13 @@ def label(row: Row) -> str:
 
 
 def heading(study: Study, metric: MetricNote) -> str:
-    """What all runs of the study share, but for the yardsticks'."""
+    """Return a heading that says what all runs of the study share, except those of the yardsticks."""
     rounds = sorted({cell.settings.rounds for cell in cells(study) if cell.method not in YARDSTICKS})
     return f"{study.task}: {tables.title_of(metric)}, {' or '.join(map(str, rounds))} rounds, SEEDS"
 
 
 def write_tables(table: Any, stem: Path, forms: Mapping[str, Callable[[Any], str]] = tables.FORMS) -> list[Path]:
-    """The table in every form."""
+    """Write the table in every form, and return the files."""
     make_folder(stem.parent)
     files = []
     for ending, form in forms.items():

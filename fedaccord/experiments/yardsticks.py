@@ -4,8 +4,8 @@ Both make as many client steps in all as the federation does, each of a mini-bat
 work, and an example is seen as often. So the central model makes the steps of the whole cohort one after the other
 (with only as many as one client makes in the federation, it would see a fraction of the data), and a client that is
 alone makes those that it would make in the federation. Network, start, loss, optimizer, rates, the server's set and
-the test set are the federation's; the method is plain FA, where averaging one client changes nothing. What the server
-does about absent, lying or curious parties (`FEDERATED`) is not theirs: there is nobody else.
+the test set are the federation's; the method is plain FA, where averaging one client changes nothing. They have no use
+for what the server does about absent, lying or curious parties (`FEDERATED`): there is nobody else.
 """
 
 from collections.abc import Iterator
@@ -20,23 +20,23 @@ CENTRAL, LOCAL = "central", "local"
 YARDSTICKS = (CENTRAL, LOCAL)
 PLAIN = "FA"
 FEDERATED = ("min_replies", "clip_norm", "robust", "dp_noise", "server_lr")
-"""Settings of a federation's server, which a single client has as they are by default."""
+"""Settings of a federation's server, which have their defaults for a single client."""
 
 
 def trained_by(column: str) -> str:
-    """The method of a column's runs."""
+    """Return the method with which a column's runs are trained."""
     return PLAIN if column in YARDSTICKS else column
 
 
 def name_of(column: str) -> str:
-    """What a table calls it."""
+    """Return the name of a column in a table."""
     return column if column in YARDSTICKS else find(column).name
 
 
 def runs_of(column: str, settings: Settings) -> Iterator[tuple[str, Settings, float]]:
-    """The runs behind one figure of a column: what is added to a run's name, its settings, what a round of it costs.
+    """Yield the runs behind one figure of a column: what to add to a run's name, its settings, and a round's cost.
 
-    The last is relative to one of the federation with as many steps.
+    The cost is relative to that of a round of the federation with as many steps.
     """
     if column not in YARDSTICKS:
         yield "", settings, 1.0
@@ -49,14 +49,14 @@ def runs_of(column: str, settings: Settings) -> Iterator[tuple[str, Settings, fl
     if column == LOCAL:
         for client in range(clients):
             yield f"-client{client}", replace(settings, alone=str(client), rounds=rounds), cost
-    elif settings.epochs:  # passes over all data, which a cohort makes over its own part only
+    elif settings.epochs:  # passes over all data, while a cohort makes them over its own part only
         yield "", replace(settings, alone=ALL_DATA, rounds=rounds), clients * cost
     else:
         yield "", replace(settings, alone=ALL_DATA, steps=settings.steps * cohort), cost
 
 
 def count_of(column: str, settings: Settings) -> int:
-    """How many clients there are, which must be known before the data is."""
+    """Return the number of clients before the data is loaded; raise SettingsError if only the data would tell it."""
     if settings.clients is None and settings.split == "natural":
         raise SettingsError(f"{column}: say how many clients there are, such as --set clients=20")
     return 10 if settings.clients is None else settings.clients

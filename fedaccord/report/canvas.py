@@ -1,4 +1,4 @@
-"""What all matplotlib pictures share."""
+"""Helpers that all matplotlib pictures share."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,18 +14,18 @@ Panels = Mapping[str, Mapping[str, Sequence[Path]]]
 
 
 def new_figure(width: float, height: float) -> Any:
-    """In inches."""
+    """Return a new matplotlib figure of this size in inches."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
         raise SettingsError("pictures need the report extra: pip install 'fedaccord[report]'") from None
-    matplotlib.rcParams["svg.hashsalt"] = "fedaccord"  # the same picture is the same file
+    matplotlib.rcParams["svg.hashsalt"] = "fedaccord"  # so that equal pictures are equal files
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def colours_of(panels: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """A label has one colour in all panels; more labels than colours share them."""
+    """Return each label's colour, the same in all panels; if there are more labels than colours, they share them."""
     labels = dict.fromkeys(label for panel in panels.values() for label in panel)
     return dict(zip(labels, itertools.cycle(COLOURS), strict=False))
 
@@ -33,7 +33,7 @@ def colours_of(panels: Mapping[str, Iterable[str]]) -> dict[str, str]:
 def draw_grid(
     panels: Panels, rows: Sequence[tuple[str, Callable[..., None]]], path: Path, height: float, legends: int
 ) -> None:
-    """One column a title, one row for each label of a y axis, with the function that draws one curve of it.
+    """Draw one column for each title, and one row for each label of a y axis with the function that draws its curves.
 
     The first `legends` rows have a legend.
     """
@@ -59,7 +59,7 @@ def tidy(axes: Any, legend: bool = True, **labels: str) -> None:
 
 
 def save(figure: Any, path: Path) -> None:
-    """In the format of the path's ending; one without an ending becomes two files, .svg and .png."""
+    """Write a figure in the format of the path's ending; a path without one becomes two files, .svg and .png."""
     for target in [path] if path.suffix else [path.with_suffix(".svg"), path.with_suffix(".png")]:
         dated = {"metadata": {"Date": None}} if target.suffix == ".svg" else {}
         try:

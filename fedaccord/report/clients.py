@@ -1,4 +1,4 @@
-"""The clients of a run: who took part, who is missing, what each holds and what the model gets right for it."""
+"""The clients of a run: who took part, who is missing, what each holds, and how well the model does for it."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ CLIENTS = 50
 
 
 def attended(run: Run) -> Attendance:
-    """Who counted in the rounds of the log, and who was missing at its end."""
+    """Return which clients counted in the rounds of the log, and which were missing at its end."""
     found = Attendance()
     for line, trained in zip(run.lines, run.trained, strict=True):
         names = (run.clients[client] for client in trained.clients)
@@ -25,13 +25,13 @@ def attended(run: Run) -> Attendance:
 
 
 def divergences(run: Run, kept: Sequence[int]) -> dict[str, Any]:
-    """By round; `missing` says why there is none."""
+    """Return how far apart the clients' updates were, by round, or under `missing` why that is not known."""
     if not any(line.get("step_norm") is not None for line in run.lines):
         return {"missing": "this log was written before the length of the mean step (step_norm) was kept"}
     found = []
     for i in kept:
         line, length = run.lines[i], 1.0
-        if "method" not in line:  # 0.1 kept the length of the server's step, not of the mean's
+        if "method" not in line:  # 0.1 kept the length of the server's step, not that of the mean
             if run.settings["weighting"] == "population" and run.settings["fraction"] < 1:
                 return {"missing": "in 0.1, weighting = population shortened the step that was kept"}
             length = line["hyper"].get("server_lr", run.settings.get("server_lr", 1.0))
@@ -40,9 +40,10 @@ def divergences(run: Run, kept: Sequence[int]) -> dict[str, Any]:
 
 
 def divergence(trained: Trained, step_norm: float | None, length: float = 1.0) -> float | None:
-    """sum_i p_i ||w_i - w||^2 / ||mean - w||^2, p_i a client's share of the round's examples, w_i as it was averaged.
+    """Compute sum_i p_i ||w_i - w||^2 / ||mean - w||^2, where p_i is a client's share of the round's examples.
 
-    1 if all clients made the same step. `step_norm` is `length` times ||mean - w||.
+    w_i is as it was averaged. The result is 1 if all clients made the same step, and None if it is no finite number.
+    `step_norm` is `length` times ||mean - w||.
     """
     if not step_norm or not trained.examples.sum():
         return None
@@ -53,9 +54,9 @@ def divergence(trained: Trained, step_norm: float | None, length: float = 1.0) -
 
 
 def contribution(run: Run, missing: Attendance, detail: float) -> dict[str, Any]:
-    """Who took part, with how much, and how far each update went.
+    """Return which clients took part, their shares of the examples, and how far each update went.
 
-    Of many clients those that are missing at the end, then those that brought the most.
+    If there are many clients, those that are missing at the end are kept first, then those with the most examples.
     """
     gone = {str(client): {"since": each.since, "why": each.why} for client, each in missing.absent.items()}
     everyone = [*run.clients, *(name for name in gone if name not in set(run.clients))]
@@ -85,20 +86,20 @@ def contribution(run: Run, missing: Attendance, detail: float) -> dict[str, Any]
 
 
 def labels_of(run: Run, client: str) -> list[int] | None:
-    """How many examples of each class a client holds; None where nobody can know."""
+    """Return how many examples of each class a client holds, or None where nobody can know."""
     rows = run.classes.clients if run.classes else []
     return (rows[int(client)] or None) if client.isdecimal() and int(client) < len(rows) else None
 
 
 def class_rates(run: Run) -> list[float | None]:
-    """The share of each class's test examples that the model gets right; None for a class that is not tested."""
+    """Return the share of each class's test examples that the model gets right; None for a class without any."""
     known = run.classes
     pairs = zip(known.right, known.tested, strict=True) if known else ()
     return [number(right / tested) if tested else None for right, tested in pairs]
 
 
 def own_accuracy(run: Run, clients: Sequence[str]) -> dict[str, Any]:
-    """What the model is worth to each client, and how that is known (`by`).
+    """Return the model's accuracy for each client, and how that is known (`by`).
 
     `measured`: the client's own newest figure. `mixed`: the classes' test accuracy, weighted by the client's labels.
     """
@@ -116,13 +117,16 @@ def own_accuracy(run: Run, clients: Sequence[str]) -> dict[str, Any]:
 
 
 def weighted(rates: Sequence[float | None], weights: Sequence[int] | None) -> float | None:
-    """The mean of the known rates; None if there is none."""
+    """Return the weighted mean of the known rates, or None if there is none."""
     known = [(rate, weight) for rate, weight in zip(rates, weights or (), strict=False) if rate is not None and weight]
     return number(sum(rate * weight for rate, weight in known) / sum(weight for _, weight in known)) if known else None
 
 
 def spread(run: Run, detail: float) -> dict[str, Any]:
-    """How the metric to judge by is distributed over the clients that measured it: least, quartiles, most, by round."""
+    """Return how the first metric is distributed over the clients that measured it, by round.
+
+    A round has five values: the least, the quartiles and the most.
+    """
     known = [[each for each in trained.measured if each is not None] for trained in run.trained]
     there = [(line["round"], values) for line, values in zip(run.lines, known, strict=True) if values]
     kept = [there[i] for i in evenly(len(there), CURVE, detail)]
@@ -133,5 +137,5 @@ def spread(run: Run, detail: float) -> dict[str, Any]:
 
 
 def natural(name: str) -> tuple[int, str]:
-    """Client 10 comes after client 9."""
+    """Return a sort key by which client 10 comes after client 9."""
     return (int(name), "") if name.isdecimal() else (1 << 62, name)

@@ -19,14 +19,14 @@ from fedaccord.report.words import explained, summary
 from fedaccord.runtime.folder import MetricNote
 
 LIMIT = 850_000
-"""Characters of JSON: with the page's scripts it stays below 1.5 MB."""
-EVENTS = 500  # refused updates, and guards' actions, that are listed
+"""The most characters of JSON: with its scripts, the page stays below 1.5 MB."""
+EVENTS = 500  # the most refused updates, and guards' actions, that are listed
 PARTS = ("train", "aggregate", "evaluate", "policy")
-FIRST = ("task", "method", "split", "fraction", "clients", "seed")  # what runs are told apart by, if it differs
+FIRST = ("task", "method", "split", "fraction", "clients", "seed")  # runs are told apart by these first, if they differ
 
 
 def page_data(runs: Sequence[Path]) -> dict[str, Any]:
-    """All that the page shows of these runs. What is too much for a page is thinned, and says so."""
+    """Return all that the page shows of these runs; what is too much for a page is thinned, and says so."""
     if not runs:
         raise SettingsError("report: name at least one run folder")
     read = [read_run(Path(path)) for path in runs]
@@ -48,7 +48,7 @@ def page_data(runs: Sequence[Path]) -> dict[str, Any]:
 
 
 def described(runs: Sequence[Run]) -> dict[str, Setting]:
-    """Every setting that any of the runs has."""
+    """Return every setting that any of the runs has, by name."""
     there = {name: type(value) for run in runs for name, value in run.settings.items()}
     known: dict[str, Setting] = {}
     for run in reversed(runs):
@@ -58,7 +58,7 @@ def described(runs: Sequence[Run]) -> dict[str, Setting]:
 
 
 def groups(runs: Sequence[Run]) -> list[int]:
-    """A number for each run; those that differ in nothing but the seed, or in how they are operated, share it."""
+    """Return a number for each run; runs that differ only in the seed, or in how they are operated, share it."""
     table = described(runs)
     apart = (NUMERICS, OPERATION, OBSERVATION)
     told = [name for name, setting in table.items() if name != "seed" and setting.role not in apart]
@@ -67,7 +67,10 @@ def groups(runs: Sequence[Run]) -> list[int]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """What tells a run from the others, in few words: 'iid · seed 1'. Folder names only as a last resort."""
+    """Return a short label for each run that tells it from the others, such as 'iid · seed 1'.
+
+    Folder names are used only as a last resort.
+    """
     table = described(runs)
     others = [name for name in table if name not in FIRST]
     order = [*FIRST, *sorted(others, key=lambda name: table[name].role != EXPERIMENT)]
@@ -83,7 +86,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def phrase(setting: Setting, run: Run, told_apart: bool) -> str:
-    """One part of a label; a minor setting that is as it always is goes without saying, unless nothing else is said."""
+    """Return a setting's part of a label: nothing for a minor one at its default, unless the label is still empty."""
     name = setting.name
     if name not in run.settings:
         return ""
@@ -99,16 +102,16 @@ def phrase(setting: Setting, run: Run, told_apart: bool) -> str:
 
 
 def shown(value: Any) -> str:
-    """A setting's value in words."""
+    """Return a setting's value in words."""
     if value is None or value == "":
         return "–"
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 def settings_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Every setting with its sentence and its value in each run; those that differ come first.
+    """Return every setting with its sentence and its value in each run; those that differ come first.
 
-    Only runs that have a setting can differ in it: others have a method that does not know it.
+    Only runs that have a setting can differ in it: the method of the others does not know it.
     """
     rows = []
     for name, setting in described(runs).items():
@@ -119,7 +122,7 @@ def settings_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def condensed(run: Run, label: str, metrics: Sequence[MetricNote], detail: float) -> dict[str, Any]:
-    """A log that is not what a run writes is told as such."""
+    """Return one run's part of the page; raise RunError if its log is not what a run writes."""
     try:
         return condense(run, label, metrics, detail)
     except (TypeError, KeyError, AttributeError, ValueError, OverflowError, np.linalg.LinAlgError) as error:
@@ -127,7 +130,7 @@ def condensed(run: Run, label: str, metrics: Sequence[MetricNote], detail: float
 
 
 def condense(run: Run, label: str, metrics: Sequence[MetricNote], detail: float) -> dict[str, Any]:
-    """One run's part of the page."""
+    """Return one run's part of the page, given a log as a run writes it."""
     kept = evenly(len(run.lines), CURVE, detail)
     guards = [{"round": line["round"], "text": line["guard"]} for line in run.lines if line.get("guard")]
     refused = [
@@ -172,7 +175,7 @@ def condense(run: Run, label: str, metrics: Sequence[MetricNote], detail: float)
 
 
 def classes_of(run: Run) -> dict[str, Any] | None:
-    """The classes' names, and what the handed-out model gets right of each; None for a run without classes."""
+    """Return the classes' names and the handed-out model's accuracy on each, or None for a run without classes."""
     known = run.classes
     if known is None:
         return None
@@ -180,32 +183,32 @@ def classes_of(run: Run) -> dict[str, Any] | None:
 
 
 def measured(run: Run, note: MetricNote, detail: float) -> dict[str, Any]:
-    """One metric of a run: its last and its best value, and the curve."""
+    """Return one metric of a run: its last and its best value, and its curve."""
     found = series(run, "metrics", note.name)
     best = (max if note.higher else min)(found.values(), default=None)
     return {"last": next(reversed(found.values()), None), "best": best, **thinned(found, detail)}
 
 
 def scalars(run: Run, detail: float) -> list[dict[str, Any]]:
-    """The curves of what the method logs, by name."""
+    """Return the curve of each number that the method logs, with its name."""
     names = dict.fromkeys(name for line in run.lines for name in line.get("method") or {})
     return [{"name": name, **thinned(series(run, "method", name), detail)} for name in names]
 
 
 def series(run: Run, field: str, name: str) -> dict[int, float]:
-    """The rounds in whose log line this field has a number of this name, and the numbers."""
+    """Return round -> number, for the rounds in whose log line this field has a number of this name."""
     found = {line["round"]: number((line.get(field) or {}).get(name)) for line in run.lines}
     return {round: value for round, value in found.items() if value is not None}
 
 
 def thinned(values: Mapping[int, float], detail: float) -> dict[str, Any]:
-    """A curve of no more points than a page needs."""
+    """Return a curve with no more points than a page needs."""
     kept, points = evenly(len(values), CURVE, detail), list(values.items())
     return {"rounds": [points[i][0] for i in kept], "values": [points[i][1] for i in kept]}
 
 
 def spent(run: Run, kept: Sequence[int]) -> dict[str, Any]:
-    """Seconds by part: of each round, and in all."""
+    """Return the seconds that each part of the work took, by round and in all."""
     seconds: list[Mapping[str, Any]] = [line.get("seconds") or {} for line in run.lines]
     parts = [*PARTS, *sorted({part for each in seconds for part in each} - set(PARTS))]
     return {

@@ -1,4 +1,4 @@
-"""Test metrics and loss against rounds, from run folders alone."""
+"""Pictures of test metrics and loss against rounds, from run folders alone."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ LOSS = "loss"
 
 
 def draw(panels: Panels, path: Path, rows: Sequence[str] = ()) -> None:
-    """One column a title, one curve a label: mean over its runs, with a band from least to most.
+    """Draw one column for each title and one curve for each label: the mean of its runs, in a band from least to most.
 
-    `rows` are names of metrics, or LOSS for L_t; without any, all metrics of the runs and then L_t.
+    `rows` are names of metrics, or LOSS for L_t; if empty, all metrics of the runs and then L_t are drawn.
     """
     fields = fields_of(panels, rows)
     draw_grid(panels, [(axis_label(field), partial(plot, field)) for field in fields], path, 0.6 + 2.6 * len(fields), 1)
@@ -34,7 +34,7 @@ def plot(field: MetricNote | None, axes: Any, runs: Sequence[Path], label: str, 
 
 
 def fields_of(panels: Panels, rows: Sequence[str]) -> list[MetricNote | None]:
-    """What the rows show: a metric, or None for L_t."""
+    """Return what each row of the picture shows: a metric, or None for L_t."""
     every = [run for curves in panels.values() for runs in curves.values() for run in runs]
     notes = dict.fromkeys(note for run in every for note in read_metrics(run))
     by_name = {note.name: note for note in notes}
@@ -50,7 +50,10 @@ def axis_label(field: MetricNote | None) -> str:
 
 
 def measured(runs: Sequence[Path], field: MetricNote | None) -> tuple[np.ndarray, np.ndarray]:
-    """Rounds in which all runs know the figure, at most 200, and its values, (runs, rounds); percentages as such."""
+    """Return the rounds in which all runs know the figure, and its values in the units of the plot, (runs, rounds).
+
+    There are at most 200 rounds.
+    """
     found = [
         {line["round"]: value for line in read_rounds(run) if (value := value_of(line, field)) is not None}
         for run in runs
@@ -61,7 +64,7 @@ def measured(runs: Sequence[Path], field: MetricNote | None) -> tuple[np.ndarray
 
 
 def value_of(line: Mapping[str, Any], field: MetricNote | None) -> float | None:
-    """A round's loss or metric, in the units in which it is shown."""
+    """Return a round's loss or metric in the units in which it is shown, or None if the round has none."""
     value: float | None = line["loss"] if field is None else line["metrics"].get(field.name)
     return value if value is None or field is None else in_units(value, field)
 
@@ -73,7 +76,7 @@ def draw_sweep(
     path: Path,
     metric: MetricNote = ACCURACY,
 ) -> None:
-    """A metric, as it is shown in tables, against a setting: one curve a label, a dot a run."""
+    """Draw a metric, as it is shown in tables, against a setting: one curve for each label, one dot for each run."""
     figure = new_figure(5.0, 3.4)
     axes = figure.subplots()
     for colour, (label, points) in zip(itertools.cycle(COLOURS), curves.items(), strict=False):

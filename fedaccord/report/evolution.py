@@ -15,7 +15,10 @@ Means = Mapping[int, Mapping[str, float]]
 
 
 def draw(columns: Panels, path: Path) -> None:
-    """One column a title, one colour a label, one line a run; one row for each hyper-parameter that is tuned."""
+    """Draw one column for each title and one row for each tuned hyper-parameter, with one line for each run.
+
+    Runs with the same label have the same colour.
+    """
     means = {run: means_of(run) for curves in columns.values() for runs in curves.values() for run in runs}
     names = list(dict.fromkeys(name for by_round in means.values() for mean in by_round.values() for name in mean))
     if not names:
@@ -31,6 +34,6 @@ def plot(means: Mapping[Path, Means], name: str, axes: Any, runs: Sequence[Path]
 
 
 def means_of(run: Path) -> Means:
-    """The mean of P(h | psi), in the rounds in whose log it is."""
+    """Return the mean of P(h | psi), for the rounds whose log has it."""
     found = {line["round"]: (line.get("policy") or {}).get("mean") for line in read_rounds(run)}
     return {round: mean for round, mean in found.items() if isinstance(mean, dict)}

@@ -1,4 +1,4 @@
-"""The field as tables: what each method misses of the best of all, and what matching and the tuner add to it."""
+"""The field as tables: by how much each method misses the best of all, and what matching and the tuner add to it."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from fedaccord.report.regret import ABOVE_CHANCE, as_table
 
 @dataclass(frozen=True)
 class Entry:
-    """One run; accuracies in percent, by the mean of its last tests."""
+    """The result of one run; its accuracy is the mean of its last tests, in percent."""
 
     problem: str
     method: str
@@ -39,14 +39,14 @@ def means_of(entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
 
 
 def regrets_of(means: Means) -> dict[str, dict[str, float]]:
-    """By how much each misses the best of all, by problem."""
+    """Return by how much each method misses the best of all, by problem."""
     problems = {problem for rows in means.values() for problem in rows}
     best = {problem: max(rows[problem] for rows in means.values() if problem in rows) for problem in problems}
     return {name: {problem: best[problem] - value for problem, value in rows.items()} for name, rows in means.items()}
 
 
 def markdown(entries: Sequence[Entry], problems: Sequence[str], seeds: Sequence[int], more: Sequence[str] = ()) -> str:
-    """Everything that there is to read; `more`: sentences to stand below the table."""
+    """Return the tables of methods and of gains as Markdown; `more`: sentences to stand below the first table."""
     if not entries:
         return "No run is finished yet\n"
     return (
@@ -68,7 +68,7 @@ def seeds_in_words(seeds: Sequence[int]) -> str:
 
 
 def notes(entries: Sequence[Entry], more: Sequence[str]) -> str:
-    """What must be known to read the table, a paragraph each."""
+    """Return what one must know to read the table, in a paragraph for each note."""
     said = []
     if any(each.diverged for each in entries):
         said.append(
@@ -79,7 +79,10 @@ def notes(entries: Sequence[Entry], more: Sequence[str]) -> str:
 
 
 def table(entries: Sequence[Entry], problems: Sequence[str], seeds: int) -> str:
-    """A row for each method and variant. One that lacks problems comes last: its average is of fewer."""
+    """Return a table with a row for each method and variant, the smallest average regret first.
+
+    Those that lack problems come last, since their averages are of fewer.
+    """
     means, lines = means_of(entries), []
     regrets = regrets_of(means)
     order = sorted(means, key=lambda name: (-len(means[name]), statistics.fmean(regrets[name].values())))
@@ -92,7 +95,10 @@ def table(entries: Sequence[Entry], problems: Sequence[str], seeds: int) -> str:
 
 
 def cell(runs: Sequence[Entry], seeds: int) -> str:
-    """Their mean, a star if one of them is at chance, a dagger if one diverged, and how many, if some are missing."""
+    """Return the mean accuracy of some runs, with a star if one is at chance and a dagger if one diverged.
+
+    If some runs are missing, it also says how many there are.
+    """
     if not runs:
         return "–"
     star = "*" if any(each.accuracy < ABOVE_CHANCE * each.chance and not each.diverged for each in runs) else ""
@@ -102,11 +108,11 @@ def cell(runs: Sequence[Entry], seeds: int) -> str:
 
 
 JOINED = {"+RM": ("", "+RM"), "+AH": ("", "+AH"), "+RM beside +AH": ("+AH", "+RM+AH")}
-"""What is compared: before and after."""
+"""Column -> the two variants that it compares, before and after."""
 
 
 def gains(means: Means) -> str:
-    """A row for each method, a column for each thing that is joined to it."""
+    """Return a table of gains with a row for each method and a column for each part that is joined to it."""
     methods = [name for name in means if not name.endswith(("+RM", "+AH"))]
     lines = [[name, *(gain(means, name + old, name + new) for old, new in JOINED.values())] for name in methods]
     return as_table(["", *JOINED], lines)
@@ -119,7 +125,7 @@ def gain(means: Means, before: str, after: str) -> str:
 
 
 def as_csv(entries: Sequence[Entry]) -> str:
-    """One line per run."""
+    """Return the results as CSV, one line per run."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(Entry.__dataclass_fields__), lineterminator="\n")
     writer.writeheader()

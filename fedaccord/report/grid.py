@@ -21,7 +21,7 @@ def markdown(grid: Grid) -> str:
 
 
 def as_csv(grid: Grid) -> str:
-    """Without heading and notes: for programs."""
+    """Return the table as CSV for programs, without heading and notes."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([grid.head, *grid.lines])
     return text.getvalue()
@@ -36,4 +36,4 @@ def latex(grid: Grid) -> str:
 
 
 FORMS = {"md": markdown, "csv": as_csv, "tex": latex}
-"""Ending of the file -> how it is written."""
+"""File ending -> the function that writes a table in that form."""

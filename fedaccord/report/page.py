@@ -16,11 +16,11 @@ from fedaccord.report.condense import page_data
 
 LIBRARY = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 OURS = ("dom", "state", "charts", "results", "tuner", "clients", "live")
-"""One script in this order: what is first defined, then used."""
+"""Our files, joined into one script in this order: each defines what later ones use."""
 
 
 def page(runs: Sequence[Path], live: bool = False) -> str:
-    """The whole page. A live one asks its own server for new rounds (see watch.py)."""
+    """Return the whole page; a live one asks its own server for new rounds (see watch.py)."""
     library, script = scripts()
     data = page_data(runs)
     return Template(part("web/page.html")).substitute(
@@ -35,14 +35,14 @@ def page(runs: Sequence[Path], live: bool = False) -> str:
 
 
 def write_page(runs: Sequence[Path], path: Path) -> None:
-    """The page as a file that is whole or absent."""
+    """Write the page to a file that is whole or absent."""
     write_durably(path, page(runs).encode())
 
 
 def content_policy(live: bool) -> str:
-    """What the browser may do for this page: run these two scripts and no others, and ask nobody for anything.
+    """Return the page's content security policy: run these two scripts and no others, and connect to nobody.
 
-    A live page may ask the server that it came from. The charts are styled where they stand.
+    A live page may connect to the server that it came from. Inline styles are allowed, because the charts have them.
     """
     allowed = " ".join(f"'sha256-{digest}'" for digest in map(sha256, scripts()))
     server = "'self'" if live else "'none'"
@@ -54,7 +54,7 @@ def content_policy(live: bool) -> str:
 
 @functools.cache
 def scripts() -> tuple[str, str]:
-    """The library's, Observable Plot on d3, and ours."""
+    """Return the library's script, which is Observable Plot on d3, and ours."""
     library = "\n".join(map(part, LIBRARY))
     ours = "\n".join(part(f"web/{name}.js") for name in OURS)
     return library, f'"use strict";\n(() => {{\n{ours}}})();'
@@ -70,7 +70,7 @@ def part(name: str) -> str:
 
 
 def title_of(data: dict[str, Any]) -> str:
-    """Task and method of one run; of several how many, and their tasks: '3 runs: digits'."""
+    """Return the page's title: task and method of one run; of several, how many and their tasks: '3 runs: digits'."""
     runs = data["runs"]
     if len(runs) == 1:
         return f"{runs[0]['task']}, {runs[0]['method']}"
@@ -78,6 +78,6 @@ def title_of(data: dict[str, Any]) -> str:
 
 
 def embedded(data: dict[str, Any]) -> str:
-    """JSON that ends no script element, whatever a run is called."""
+    """Return the data as JSON that ends no script element, whatever a run is called."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,7 +1,7 @@
 """The paper's own figures, to stand beside ours."""
 
 METHODS = ("FA", "FA+WD", "FA+RM+AH", "FA+RM", "FA+AH")
-"""In the order of its tables' columns."""
+"""The paper's methods, in the order of its tables' columns."""
 
 Figures = dict[str, tuple[float, float]]
 
@@ -40,4 +40,4 @@ SECONDS: dict[str, Figures] = {
     "cifar10": row((0.50, 0.02), (0.54, 0.01), (0.67, 0.02), (0.66, 0.02), (0.51, 0.02)),
     "kws": row((1.83, 0.05), (1.96, 0.05), (2.03, 0.04), (2.01, 0.04), (1.85, 0.05)),
 }
-"""Its run-time table: 30 mini-batches on its GPU."""
+"""The paper's run-time table: the time of 30 mini-batches on its GPU."""

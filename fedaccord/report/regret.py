@@ -14,10 +14,10 @@ from fedaccord.core.seeds import numpy_generator
 from fedaccord.report.canvas import colours_of, new_figure, save, tidy
 
 DRAWS = 10_000
-MARKERS = "osD^vPX"  # not as many as colours: more than seven candidates still differ
+MARKERS = "osD^vPX"  # not as many as colours, so that more than seven candidates still differ
 TICKS = (-80, -30, -10, -3, -1, 0, 1, 3, 10, 30, 80)
 ABOVE_CHANCE = 1.5
-"""A run is at chance below so many times the accuracy of guessing."""
+"""A run is at chance below this multiple of the accuracy of guessing."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Result:
     seed: int
     oracle: float
     accuracy: float
-    equal: float  # the candidate's when it had spent about as many client steps as the oracle
+    equal: float  # the candidate's accuracy when it had spent about as many client steps as the oracle
     client_steps: int
     oracle_steps: int
     chance: float
-    best: float  # of all fixed schedules that were tried, with any seed
+    best: float  # the best accuracy of all fixed schedules that were tried, with any seed
 
     @property
     def regret(self) -> float:
@@ -46,7 +46,7 @@ class Result:
 
     @property
     def at_chance(self) -> bool:
-        """Where any fixed schedule learns: the oracle of the same seed may itself have failed."""
+        """Whether the run is at chance where some fixed schedule learns; its seed's oracle may itself have failed."""
         return self.accuracy < ABOVE_CHANCE * self.chance < self.best
 
 
@@ -73,13 +73,13 @@ Regrets = Mapping[str, Sequence[float]]
 
 
 def mean_over_problems(regrets: Regrets, clipped: bool) -> float:
-    """The mean over the problems of the mean over their seeds; clipped: a problem's below 0 counts as 0."""
+    """Return the mean over the problems of the mean over their seeds; `clipped`: a problem's below 0 counts as 0."""
     means = [statistics.fmean(values) for values in regrets.values()]
     return statistics.fmean(max(0.0, mean) if clipped else mean for mean in means)
 
 
 def interval(regrets: Regrets, clipped: bool) -> tuple[float, float]:
-    """The middle 95 % of that mean, if problems are drawn with replacement, and for each of them its seeds."""
+    """Return the middle 95 % of the mean over problems, if problems and then their seeds are drawn with replacement."""
     count = np.array([len(values) for values in regrets.values()])
     table = np.zeros((len(count), count.max()))  # (problems, seeds)
     for row, values in zip(table, regrets.values(), strict=True):
@@ -95,7 +95,7 @@ def interval(regrets: Regrets, clipped: bool) -> tuple[float, float]:
 
 
 def regrets_of(results: Sequence[Result], equal: bool = False) -> dict[str, list[float]]:
-    """By problem, in the order of the results."""
+    """Return the regrets of each problem, in the order of the results."""
     found: dict[str, list[float]] = {}
     for each in results:
         found.setdefault(each.problem, []).append(each.equal_regret if equal else each.regret)
@@ -106,7 +106,7 @@ def regrets_of(results: Sequence[Result], equal: bool = False) -> dict[str, list
 
 
 def markdown(results: Sequence[Result], oracles: Sequence[Oracle], seeds: Sequence[int]) -> str:
-    """Everything that there is to read."""
+    """Return the tables of regrets and of oracles as Markdown."""
     told = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     texts = []
     for part in dict.fromkeys(each.part for each in results):
@@ -130,7 +130,7 @@ def markdown(results: Sequence[Result], oracles: Sequence[Oracle], seeds: Sequen
 
 
 def table(results: Sequence[Result], seeds: int, equal: bool = False) -> str:
-    """A row for each problem, a column for each candidate, and below what they come to."""
+    """Return a table with a row for each problem, a column for each candidate, and summary rows below."""
     columns: dict[str, list[Result]] = {}
     for each in results:
         columns.setdefault(each.candidate, []).append(each)
@@ -151,7 +151,10 @@ def table(results: Sequence[Result], seeds: int, equal: bool = False) -> str:
 
 
 def cell(results: Sequence[Result], seeds: int, equal: bool) -> str:
-    """The mean over the seeds, negatives as they are; and how many seeds there are, if some are missing."""
+    """Return the mean regret over the seeds, negatives as they are, and how many seeds there are if some are missing.
+
+    At equal client steps, it also says how many the whole runs made, as a multiple of the oracle's.
+    """
     if not results:
         return "–"
     (regrets,) = regrets_of(results, equal).values()
@@ -162,7 +165,7 @@ def cell(results: Sequence[Result], seeds: int, equal: bool) -> str:
 
 
 def estimate(regrets: Regrets, clipped: bool) -> str:
-    """The mean over the problems with its interval, unless that would rest on a single run."""
+    """Return the mean over the problems as text, with its interval unless that would rest on a single run."""
     text = f"{mean_over_problems(regrets, clipped):z.2f}"
     if sum(map(len, regrets.values())) == 1:
         return text
@@ -203,7 +206,7 @@ def as_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def as_csv(results: Sequence[Result]) -> str:
-    """One line per run."""
+    """Return the results as CSV, one line per run."""
     text = io.StringIO()
     names = [*Result.__dataclass_fields__, "regret", "equal_regret"]
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -218,9 +221,10 @@ def as_csv(results: Sequence[Result]) -> str:
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """A panel for each client part, a row for each problem, a colour for each candidate: its mean, and small each seed.
+    """Draw a panel for each client part, with a row for each problem and a colour for each candidate.
 
-    The scale is even up to a point either way, then logarithmic: what matters is a point, what fails is at eighty.
+    A marker shows a candidate's mean, small dots its seeds. The scale is linear up to one point either way, then
+    logarithmic: a single point matters, and a failure is at eighty.
     """
     parts = list(dict.fromkeys(each.part for each in results))
     problems = list(dict.fromkeys(each.problem for each in results))

@@ -1,4 +1,4 @@
-"""Run folders, read for the report page."""
+"""Run folders as the report page reads them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from fedaccord.runtime.folder import ROUNDS, MetricNote, read_metrics, read_raw,
 from fedaccord.runtime.spent import privacy_sentence
 
 CLASSES = 200
-"""Of more classes than this a page shows none by itself."""
+"""The most classes that a page shows one by one; of a run with more it shows none."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Trained:
     clients: np.ndarray  # numbers into Run.clients
     examples: np.ndarray
     norms: np.ndarray  # ||w_i - w||, NaN where the log has none
-    measured: Sequence[float | None] = ()  # the metric to judge by, of each client; None if it was not asked
-    entered: np.ndarray | None = None  # the norms of what entered the mean; None: the same
+    measured: Sequence[float | None] = ()  # the first metric, as each client measured it; None if it was not asked
+    entered: np.ndarray | None = None  # the norms of what entered the mean; None: the same as norms
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder, read."""
+    """The contents of a run folder."""
 
     name: str
     settings: dict[str, Any]  # by name; which ones there are depends on the method
@@ -43,7 +43,7 @@ class Run:
     trained: list[Trained]
     clients: list[str]
     sentences: list[str]  # what the method says about the run
-    classes: ByClass | None = None  # labels by client, and what the model gets right; None: nobody noted any
+    classes: ByClass | None = None  # labels by client, and what the model gets right; None: the run noted none
 
     @property
     def method_name(self) -> str:
@@ -51,7 +51,7 @@ class Run:
 
 
 def read_run(path: Path) -> Run:
-    """A log that is not there yet is an empty one: a run is watched from its first moment."""
+    """Read a run folder; a log that is not there yet is an empty one, since a run is watched from its first moment."""
     method = method_of(path)
     settings = settings_of(path, method)
     metrics = [MetricNote(str(note.name), bool(note.higher), bool(note.percent)) for note in read_metrics(path)]
@@ -80,20 +80,23 @@ def read_run(path: Path) -> Run:
 
 
 def entered_norms(entries: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
-    """The norms of what entered the mean, where it is not what the clients sent: clipped, or scaled by the method."""
+    """Return the norms of what entered the mean, or None if that is what the clients sent.
+
+    It differs where updates were clipped, or scaled by the method.
+    """
     if not any("moved" in entry for entry in entries):
         return None
     return np.array([number(entry.get("moved", entry.get("update_norm")), 17) for entry in entries], np.float64)
 
 
 def own_metric(entry: Mapping[str, Any], metrics: Sequence[MetricNote]) -> float | None:
-    """What a client measured of the metric to judge by; None if it was not asked."""
+    """Return the first metric as a client measured it, or None if it was not asked."""
     measured = entry.get("metrics") or {}
     return number(measured.get(metrics[0].name)) if measured and metrics else None
 
 
 def method_of(path: Path) -> Method | None:
-    """The run's method; None if it cannot be found any more, such as one whose file is gone or broken."""
+    """Return the run's method, or None if it cannot be found any more, such as one whose file is gone or broken."""
     try:
         return find(read_raw(path).get("method", RECOMMENDED))
     except Exception:  # it may come from anybody's file, and the run's figures can be shown without it
@@ -101,7 +104,7 @@ def method_of(path: Path) -> Method | None:
 
 
 def settings_of(path: Path, method: Method | None) -> dict[str, Any]:
-    """The run's settings by name; those of a method that cannot be found any more are taken as they are written."""
+    """Return the run's settings by name; those of a method that cannot be found any more are taken as written."""
     try:
         if method is not None:
             return read_settings(path).values()
@@ -113,13 +116,13 @@ def settings_of(path: Path, method: Method | None) -> dict[str, Any]:
 
 
 def sentences(method: Method, path: Path) -> list[str]:
-    """What the method's parts say about the run. They see the whole log, with its clients."""
+    """Return what the method's parts say about the run; they see the whole log, with its clients."""
     telling = [part for part in method.parts if type(part).report is not Part.report]
     lines = list(read_rounds(path)) if telling else []
     found: list[str] = []
     for part in telling:
         try:
             found += map(str, part.report(lines))
-        except Exception as error:  # anybody's code: it shall not cost the page
+        except Exception as error:  # it may be anybody's code, and must not cost the page
             found.append(f"the report of {part.name} failed: {error!r}")
     return found

@@ -1,4 +1,4 @@
-"""What `fedaccord bench` measured, as tables and bars."""
+"""The measurements of `fedaccord bench` as tables and bars."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from fedaccord.report.paper import METHODS, SECONDS
 
 
 def draw(shares: Mapping[str, Any], path: Path) -> None:
-    """Shares of the matrix-product peak. One group a task, one bar a method and one for the bare loop."""
+    """Draw shares of the matrix-product peak: a group for each task, with a bar for each method and the bare loop."""
     names = list(next(iter(shares.values()))["share_of_peak"])
     figure = new_figure(1.6 + 1.8 * len(shares), 3.2)
     axes = figure.add_subplot()
@@ -28,7 +28,7 @@ def draw(shares: Mapping[str, Any], path: Path) -> None:
 
 
 def table(found: dict[str, Any]) -> str:
-    """In Markdown."""
+    """Return the measurements as Markdown tables."""
     facts = found["machine"]
     lines = [
         f"{facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB, torch {facts['torch']}; "
@@ -43,7 +43,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def share_lines(shares: Mapping[str, Any]) -> list[str]:
-    """Shares of the peak by task, against the bare loop, and what each method costs."""
+    """Return the lines of a table with the shares of the peak, the ratio to the bare loop and each method's cost."""
     first = next(iter(shares.values()))
     plain, *others = first["flops_a_step"]
     heads = ["task", "engine", f"{plain}, ms a client-step", *(f"share of peak: {n}" for n in first["share_of_peak"])]
@@ -58,7 +58,7 @@ def share_lines(shares: Mapping[str, Any]) -> list[str]:
 
 
 def overhead_lines(methods: Mapping[str, Any]) -> list[str]:
-    """The paper's run-time table as ratios to FA, the paper's own in brackets, and its seconds."""
+    """Return the lines of the run-time table: our ratios to FA, the paper's in brackets, and our seconds."""
     rows = []
     for task, entry in methods.items():
         printed = SECONDS.get(task.split(",")[0])  # "mnist, 200 trials"
@@ -71,7 +71,7 @@ def overhead_lines(methods: Mapping[str, Any]) -> list[str]:
 
 
 def round_lines(tasks: Mapping[str, Any]) -> list[str]:
-    """Time and bytes of a round by method, a pair of columns for each task."""
+    """Return the lines of a table of a round's time and bytes by method, with a pair of columns for each task."""
     heads = ["a whole round, to FA", *(f"{task}: {what}" for task in tasks for what in ("time", "bytes"))]
     every = next(iter(tasks.values()))
     return markdown(
@@ -84,7 +84,7 @@ def round_lines(tasks: Mapping[str, Any]) -> list[str]:
 
 
 def scaling_lines(sizes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Time and memory by the number of clients."""
+    """Return the lines of a table of time and memory by the number of clients."""
     heads = ["clients", "a round", "ms a client-round", "to 10 clients", "start-up, s", "peak, GiB (data)"]
     names = ("cohort", "ms_a_client_round", "to_10_clients", "start_up_s")
     return markdown(
@@ -97,6 +97,6 @@ def scaling_lines(sizes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """A table's lines."""
+    """Return the lines of a Markdown table."""
     lines = [f"| {' | '.join(map(str, cells))} |" for cells in (heads, *rows)]
     return [lines[0], "|---" * len(heads) + "|", *lines[1:]]

@@ -1,4 +1,4 @@
-"""What a run had spent by each of its tests, and what it was worth at a budget: all from its log."""
+"""The costs of a run up to each of its tests, and its results at a budget, all from its log."""
 
 import math
 import statistics
@@ -17,9 +17,9 @@ COSTS = {
     BYTES: "bytes sent down and up",
     SECONDS: "seconds of all rounds by the run's own clock, which other runs beside it slow down",
 }
-"""What a run spends, and what that is."""
+"""The costs of a run, and what each is."""
 LAST = 5
-"""So many tests at the end are averaged beside the last one."""
+"""The number of tests at the end whose mean is shown beside the last one."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the runs behind one figure were worth at a budget: one run, or one of each client alone."""
+    """The results at a budget of the runs behind one figure: one run, or one of each client alone."""
 
     values: tuple[float, ...]  # of each run
     last: float  # the mean of its last tests, over all runs
-    spent: Mapping[str, float]  # of all runs together; rounds: of each
+    spent: Mapping[str, float]  # of all runs together; rounds: the most of any
     owns: tuple[float, ...]  # on the clients' own test data, where there is some
 
     @property
@@ -46,7 +46,7 @@ class Reading:
 
 
 def read_tests(run: Path) -> list[Measured]:
-    """Every test in a run's log."""
+    """Return every test in a run's log, with what the run had spent by then."""
     metric, settings = first_metric(run), read_settings(run)
     spent = dict.fromkeys(COSTS, 0.0)
     tests = []
@@ -65,13 +65,13 @@ def read_tests(run: Path) -> list[Measured]:
 
 
 def total_of(runs: Sequence[Sequence[Measured]], cost: str) -> float:
-    """What these runs spent, of which each was tested at its end; rounds: the most of any."""
+    """Return what these runs spent together, up to the last test of each; of rounds, the most of any."""
     totals = [tests[-1].spent[cost] for tests in runs]
     return max(totals) if cost == ROUNDS else math.fsum(totals)
 
 
 def read_at(runs: Sequence[Sequence[Measured]], cost: str, share: float = math.inf) -> Reading | None:
-    """At the last test at which each had spent no more than this share of all that it spent; None: there is none."""
+    """Read each run at its last test within this share of all that it spent; None if a run has no such test."""
     within = []
     for tests in runs:
         most = share * tests[-1].spent[cost] * (1 + 1e-9) if tests[-1].spent[cost] else math.inf
@@ -88,8 +88,8 @@ def read_at(runs: Sequence[Sequence[Measured]], cost: str, share: float = math.i
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float] | None:
-    """Student's 95 % confidence interval of the mean; None for a single one, which says nothing of the spread."""
-    from scipy.special import stdtrit  # not before it is needed
+    """Return Student's 95 % confidence interval of the mean, or None for fewer than two values, without a spread."""
+    from scipy.special import stdtrit  # imported only when needed
 
     count = len(differences)
     if count < 2:

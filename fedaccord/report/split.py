@@ -1,4 +1,4 @@
-"""Who holds what: the label x client picture."""
+"""The label x client picture, which shows how many examples of each class each client holds."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ SHADES = (236, 238, 24, 25, 31, 37, 43, 49)
 
 
 def print_table(counts: np.ndarray, classes: tuple[str, ...], title: str) -> None:
-    """Counts by client (rows) and class (columns), shaded by size."""
+    """Print the counts by client (rows) and class (columns), shaded by size."""
     most = max(1, int(counts.max()))
     table = Table(title=Text(title), title_justify="left", box=None, padding=(0, 1))
     table.add_column("client", justify="right")
@@ -45,7 +45,7 @@ def cell(value: int, most: int) -> Text:
 
 
 def draw(counts: np.ndarray, classes: tuple[str, ...], title: str, path: Path) -> None:
-    """The same as a picture: one dot for each client and class, its area the number of examples."""
+    """Draw one dot for each client and class, whose area is the number of examples."""
     clients, labels = np.nonzero(counts)
     sizes = counts[clients, labels] / counts.max()
     width = float(np.clip(0.32 * len(counts) + 1.5, 5, 16))

@@ -12,7 +12,7 @@ from fedaccord.core.errors import RunError
 from fedaccord.runtime.folder import MetricNote, read_metrics, read_rounds
 
 ACCURACY = MetricNote("accuracy", percent=True)
-"""What a table shows unless it says otherwise."""
+"""The metric that a table shows unless it says otherwise."""
 
 Figure = tuple[float, float | None]
 """Mean and standard deviation (None: a single run)."""
@@ -34,11 +34,11 @@ class Table:
     rows: Sequence[Row]
     marked: bool = True  # whether the best of a line is marked
     metric: MetricNote = ACCURACY
-    yardsticks: tuple[str, ...] = ()  # columns that are no candidates for that
+    yardsticks: tuple[str, ...] = ()  # columns that do not count as candidates for the best
 
 
 def metric_of(runs: Iterable[Path]) -> MetricNote:
-    """The metric that runs of one table are judged by: the first that they have; accuracy if there is no run yet."""
+    """Return the metric by which the runs of one table are judged, their first; accuracy if there is no run yet."""
     found = {run: first_metric(run) for run in runs}
     first = next(iter(found.values()), ACCURACY)
     for run, metric in found.items():
@@ -48,7 +48,7 @@ def metric_of(runs: Iterable[Path]) -> MetricNote:
 
 
 def first_metric(run: Path) -> MetricNote:
-    """The metric that a run is judged by."""
+    """Return the metric by which a run is judged."""
     metrics = read_metrics(run)
     if not metrics:
         raise RunError(f"{run}: it has no test metric to be compared by; give its task test data")
@@ -56,7 +56,7 @@ def first_metric(run: Path) -> MetricNote:
 
 
 def last_value(run: Path) -> float:
-    """The first metric in the last round that was tested, in the units of a table."""
+    """Return the first metric in the last round that was tested, in the units of a table."""
     metric = first_metric(run)
     values = [value for line in read_rounds(run) if (value := line["metrics"].get(metric.name)) is not None]
     if not values:
@@ -65,12 +65,12 @@ def last_value(run: Path) -> float:
 
 
 def in_units(value: float, metric: MetricNote) -> float:
-    """In percent if it is shown as a percentage."""
+    """Return a metric's value in the units of a table: in percent if it is shown as a percentage."""
     return 100 * value if metric.percent else value
 
 
 def title_of(metric: MetricNote) -> str:
-    """What a table's heading calls the metric: 'test accuracy in %', 'test rmse (less is better)'."""
+    """Return the metric's name in a heading, such as 'test accuracy in %' or 'test rmse (less is better)'."""
     return f"test {metric.name}{' in %' if metric.percent else ''}{'' if metric.higher else ' (less is better)'}"
 
 
@@ -79,7 +79,7 @@ def figure_of(values: Sequence[float]) -> Figure:
 
 
 def written(figure: Figure, sign: str, metric: MetricNote, printed: bool = False) -> str:
-    """`printed`: as the paper has it, which rounds as it likes."""
+    """Return a figure as text; `printed`: with the paper's own digits, which it rounds as it likes."""
     mean, deviation = figure
     if printed:
         spread = "" if deviation is None else f" {sign} {deviation:g}"
@@ -89,12 +89,12 @@ def written(figure: Figure, sign: str, metric: MetricNote, printed: bool = False
 
 
 def written_mean(mean: float, metric: MetricNote) -> str:
-    """A percentage with one decimal place; anything else, whose size nobody knows, with four digits."""
+    """Return a percentage with one decimal place, and anything else, whose size nobody knows, with four digits."""
     return format(mean, ".1f" if metric.percent else ".4g")
 
 
 def lines_of(table: Table, sign: str, strong: str) -> list[list[str]]:
-    """Cells as text: for each row ours and, where there is one, the paper's below; the best of a line marked."""
+    """Return the cells as text: for each row our line and, if there is one, the paper's below, with the best marked."""
     lines = []
     beside, metric = with_paper(table), table.metric
     for row in table.rows:
@@ -157,7 +157,7 @@ def latex(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """One line a cell, with every run's own figure."""
+    """Return the table as CSV, one line per cell, with every run's own figure."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "column", "runs", "mean", "std", plural(table.metric.name), "paper_mean", "paper_std"])
@@ -175,9 +175,9 @@ def as_csv(table: Table) -> str:
 
 
 def plural(name: str) -> str:
-    """'accuracies', 'errors'."""
+    """Return the plural of a metric's name, such as 'accuracies' or 'errors'."""
     return f"{name[:-1]}ies" if name.endswith("y") else f"{name}s"
 
 
 FORMS = {"md": markdown, "csv": as_csv, "tex": latex}
-"""Ending of the file -> how it is written."""
+"""File ending -> the function that writes a table in that form."""

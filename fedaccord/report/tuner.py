@@ -1,4 +1,4 @@
-"""The tuner's story in one run, as plain values: P(h | psi_t), its mean and spread, rewards, and a sentence a round."""
+"""The tuner's story in one run as plain values: P(h | psi_t), its mean and spread, rewards, a sentence per round."""
 
 import itertools
 import math
@@ -12,13 +12,13 @@ from fedaccord.policy.grid import Axis, HyperGrid
 from fedaccord.policy.reinforce import LABELS
 
 MAPS, CURVE, SENTENCES = 200, 4000, 2000
-"""Rounds that the heat map, a curve and the table of sentences have at most (in full detail)."""
+"""The most rounds that the heat map, a curve and the table of sentences have (in full detail)."""
 
 
 def story(lines: Sequence[Mapping[str, Any]], text: str, detail: float) -> dict[str, Any] | None:
-    """None for a run whose log has no P(h | psi) on its grid, which `text` describes: nobody tuned it, or otherwise.
+    """Return the tuner's story in one run, or None if its log has no P(h | psi) on its grid, which `text` describes.
 
-    `detail`, at most 1, is the share of the rounds to keep.
+    Such a run was not tuned, or by another policy. `detail`, at most 1, is the share of the rounds to keep.
     """
     if not any((line.get("policy") or {}).get("mu") for line in lines):
         return None
@@ -45,7 +45,7 @@ def story(lines: Sequence[Mapping[str, Any]], text: str, detail: float) -> dict[
 
 
 def is_gaussian(policy: Mapping[str, Any], D: int) -> bool:
-    """Whether this is a discrete Gaussian over so many axes; another policy may log what it likes under these names."""
+    """Return whether this is a discrete Gaussian over D axes; another policy may log anything under these names."""
     try:
         mu, A = np.array(policy["mu"], np.float64), np.array(policy["A"], np.float64)
     except (KeyError, TypeError, ValueError):
@@ -54,13 +54,16 @@ def is_gaussian(policy: Mapping[str, Any], D: int) -> bool:
 
 
 def evenly(count: int, limit: int, detail: float = 1.0) -> list[int]:
-    """At most `limit` of the numbers 0 .. count - 1, evenly spaced, the first and the last always among them."""
+    """Return at most `limit` of the numbers 0 .. count - 1, evenly spaced, always with the first and the last."""
     kept = min(count, max(2, int(detail * min(count, limit))))
     return sorted(set(np.linspace(0, count - 1, kept).round().astype(int).tolist())) if count else []
 
 
 def has_moved(line: Mapping[str, Any], after: Mapping[str, Any] | None) -> bool:
-    """Whether psi or a guard did something; what the newest round did to psi is not in the log yet, but told."""
+    """Return whether psi moved or a guard acted in a round.
+
+    The newest round always counts, since what it did to psi is not in the log yet.
+    """
     return bool(line.get("guard")) or after is None or line["policy"]["mu"] != after["policy"]["mu"]
 
 
@@ -82,7 +85,7 @@ def note(line: Mapping[str, Any], grid: HyperGrid, listed: bool) -> dict[str, An
 
 
 def curves(lines: Sequence[Mapping[str, Any]], grid: HyperGrid) -> dict[str, Any]:
-    """mu in real units with one standard deviation to either side, the draws, rewards and baseline."""
+    """Return mu in real units with one standard deviation to either side, the draws, the rewards and the baseline."""
     mu = np.array([line["policy"]["mu"] for line in lines])
     sd = spread(np.array([line["policy"]["A"] for line in lines]))
     found: dict[str, Any] = {"rounds": [line["round"] for line in lines], "axes": []}
@@ -98,21 +101,24 @@ def curves(lines: Sequence[Mapping[str, Any]], grid: HyperGrid) -> dict[str, Any
 
 
 def spread(A: np.ndarray) -> np.ndarray:
-    """Standard deviations in normalised units, (rounds, D); A is the precision, the inverse of the covariance."""
+    """Return standard deviations in normalised units, (rounds, D); A is the precision, the covariance's inverse."""
     variances = np.diagonal(np.linalg.inv(A), axis1=1, axis2=2) if A.ndim == 3 else 1 / A
     deviations: np.ndarray = np.sqrt(variances)
     return deviations
 
 
 def real(axis: Axis, points: np.ndarray) -> list[float]:
-    """Normalised points in the hyper-parameter's own units; past the grid, where nothing is drawn, its end."""
+    """Convert normalised points to the hyper-parameter's units; past the grid, where nothing is drawn, to its end."""
     scaled = np.interp(points, axis.points, axis.scale(np.array(axis.values)))
     values: list[float] = (np.exp(scaled) if axis.log else scaled).tolist()
     return values
 
 
 def maps(lines: Sequence[Mapping[str, Any]], grid: HyperGrid) -> dict[str, Any]:
-    """P(h | psi_t) over every pair of axes, the others summed out; places are in grid steps, so that cells are even."""
+    """Return P(h | psi_t) over every pair of axes, with the others summed out.
+
+    Places are in grid steps, so that all cells have the same size.
+    """
     D = len(grid.axes)
     pairs = list(itertools.combinations(range(D), 2)) if D > 1 else [(0, 0)]
     tables: list[list[list[float]]] = [[] for _ in pairs]
@@ -130,12 +136,12 @@ def maps(lines: Sequence[Mapping[str, Any]], grid: HyperGrid) -> dict[str, Any]:
 
 
 def nearest(axis: Axis, value: float | None) -> int | None:
-    """The number of this value on the axis."""
+    """Return the index of the axis's value that is nearest to this one, or None for None."""
     return None if value is None else min(range(len(axis.values)), key=lambda i: abs(axis.values[i] - value))
 
 
 def marginals(grid: HyperGrid, policy: Mapping[str, Any], pairs: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-    """For each pair (x, y) the table of probabilities, (values of x, values of y); a grid of one axis has one row."""
+    """Return a table of probabilities for each pair (x, y), (values of x, values of y); for one axis, (values, 1)."""
     P = gaussian(grid, np.array(policy["mu"]), np.array(policy["A"]))
     if isinstance(P, FullGaussian):
         whole = P.p.reshape(P.shape)
@@ -147,7 +153,7 @@ def marginals(grid: HyperGrid, policy: Mapping[str, Any], pairs: Sequence[tuple[
 
 
 def number(value: Any, digits: int = 5) -> float | int | None:
-    """To so many digits, as the page needs no more; None for what is no finite number."""
+    """Return a number rounded to the digits that the page needs, or None for what is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.{digits}g}")

@@ -1,4 +1,4 @@
-"""The report page of runs that go on, served on this machine alone."""
+"""The report page of runs in progress, served on this machine alone."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ NAMES = ("127.0.0.1", "localhost")  # what a browser on this machine may call it
 
 
 def serve(runs: Sequence[Path], port: int = 0) -> None:
-    """Until Ctrl-C. The page's address is printed once it answers; port 0 takes a free one."""
+    """Serve the page until Ctrl-C, and print its address once it answers; port 0 takes a free one."""
     page(runs, live=True)  # what is wrong with the runs is better said now than in a browser
     with contextlib.suppress(KeyboardInterrupt), make_server(runs, port) as server:
         print(f"http://{ADDRESS}:{server.server_port}/")
@@ -36,7 +36,7 @@ def make_server(runs: Sequence[Path], port: int = 0) -> ThreadingHTTPServer:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`/` is the page, `/data.json` what it shows."""
+    """A handler that answers `/` with the page, and `/data.json` with what the page shows."""
 
     def __init__(self, runs: Sequence[Path], *rest: object):
         self.runs = runs
@@ -71,16 +71,19 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *words: object) -> None:
-        """Nothing: the terminal belongs to the person who watches."""
+        """Log nothing: the terminal belongs to the person who watches."""
 
 
 def written(runs: Sequence[Path]) -> tuple[int, ...]:
-    """How long the files are that grow or appear during a run: as long as this stays, so does the page."""
+    """Return the sizes of the files that grow or appear during a run: while these stay, so does the page."""
     files = [run / name for run in runs for name in (ROUNDS, f"{ROUNDS}.gz", METRICS, CLASSES)]
     return tuple(file.stat().st_size if file.is_file() else -1 for file in files)
 
 
 @functools.lru_cache(maxsize=1)
 def data_json(runs: tuple[Path, ...], written: tuple[int, ...]) -> str:
-    """Kept until a log grows: a long one takes seconds to read, and is asked for every two."""
+    """Return what the page shows as JSON, kept until a file grows.
+
+    A long log takes seconds to read, and the page asks every two.
+    """
     return json.dumps(page_data(runs), separators=(",", ":"), allow_nan=False)

@@ -14,12 +14,15 @@ SPLITS = {
     "quantity": "some with far more examples than others",
 }
 PYTHON = "python"
-"""What `federate()` calls a task that has no name."""
+"""The name by which `federate()` calls a task that has none."""
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 def summary(data: Mapping[str, Any], groups: Sequence[int]) -> list[str]:
-    """What was trained, where, and how well; then what went wrong. Runs of a group differ by their seed alone."""
+    """Return a sentence on what was trained, where and how well, then one on what went wrong.
+
+    Runs of a group differ by their seed alone.
+    """
     runs = data["runs"]
     if not any(run["finished"] for run in runs):
         return [f"{trained(runs)}: no round has finished yet."]
@@ -28,7 +31,7 @@ def summary(data: Mapping[str, Any], groups: Sequence[int]) -> list[str]:
 
 
 def trained(runs: Sequence[Mapping[str, Any]]) -> str:
-    """'A model for digits was trained for 150 rounds on 10 clients, each ..., by two methods'."""
+    """Return words such as 'A model for digits was trained for 150 rounds on 10 clients, each ..., by two methods'."""
     tasks, clients, rounds = ({run[name] for run in runs} for name in ("task", "clients", "finished"))
     what, were = f"Models for {', '.join(sorted(tasks))}", "were"
     if len(tasks) == 1:
@@ -44,7 +47,10 @@ def trained(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def result(runs: Sequence[Mapping[str, Any]], groups: Sequence[int], metrics: Sequence[Mapping[str, Any]]) -> str:
-    """The winner and by how much, by the mean of a group. Nothing where nobody tested, or tasks differ."""
+    """Return words on which group of runs did best, by its mean, and by how much.
+
+    They are empty where nobody tested, or tasks differ.
+    """
     if not metrics or len({run["task"] for run in runs}) > 1:
         return ""
     metric = metrics[0]
@@ -69,14 +75,14 @@ def result(runs: Sequence[Mapping[str, Any]], groups: Sequence[int], metrics: Se
 
 
 def name_of(group: int, runs: Sequence[Mapping[str, Any]], groups: Sequence[int]) -> str:
-    """A run's label without its seed, unless another group would be called the same."""
+    """Return the label of a group's first run without its seed, unless another group would be called the same."""
     short = [" · ".join(w for w in run["label"].split(" · ") if not w.startswith("seed ")) for run in runs]
     alike = {each for each, name in zip(groups, short, strict=True) if name == short[group]}
     return (short[group] or runs[group]["method"]) if len(alike) == 1 else runs[group]["label"]
 
 
 def trouble(runs: Sequence[Mapping[str, Any]]) -> str:
-    """All that a person should look into, run by run."""
+    """Return a sentence on all that a person should look into, run by run."""
     found = [(run, said) for run in runs if (said := troubles(run))]
     if not found:
         return "Nothing went wrong: no client was missing, no update was refused and no guard had to act"
@@ -101,7 +107,7 @@ def troubles(run: Mapping[str, Any]) -> list[str]:
 
 
 def guessing(run: Mapping[str, Any]) -> bool:
-    """Whether the accuracy by class is within three standard errors of always naming the most frequent class."""
+    """Return whether the accuracy is at most three standard errors above always naming the most frequent class."""
     known = run["classes"]
     total = sum(known["tested"]) if known else 0
     if not total:
@@ -112,7 +118,7 @@ def guessing(run: Mapping[str, Any]) -> bool:
 
 
 def explained(methods: Sequence[Method | None]) -> list[list[str]]:
-    """The names of the methods' parts, each with its sentence."""
+    """Return the names of the methods' parts, each with its sentence."""
     parts = {part.name: part.about for method in methods if method for part in method.parts}
     return [[name, about] for name, about in parts.items() if name and about]
 
@@ -127,7 +133,7 @@ def in_words(count: int) -> str:
 
 
 def counted(count: int, word: str) -> str:
-    """'1 round', '1,200 rounds'."""
+    """Return a count with its noun, such as '1 round' or '1,200 rounds'."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
