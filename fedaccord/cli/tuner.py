@@ -16,7 +16,7 @@ from fedaccord.core.errors import SettingsError
 def add_tuner(commands: Any) -> None:
     """Add the parser of bench tuner."""
     from fedaccord.experiments import lab
-    from fedaccord.experiments.search import MOST
+    from fedaccord.experiments.search import MOST, RUNS
 
     tuner = commands.add_parser(
         "tuner",
@@ -26,10 +26,11 @@ def add_tuner(commands: Any) -> None:
         description=filled(
             "Measure the regret of tuners: by how many points of test accuracy they miss the oracle, the best fixed "
             f"schedule of a search. For each problem and client part the search tries at most {MOST} schedules with "
-            f"seed {lab.SELECTION} and chooses by the loss on the server's set; the oracle and all candidates then run "
-            "with the same seeds, and differ in nothing but the tuner (paper: in the whole server's side, as printed). "
-            "What is there is not run again, what was cut off is gone on with. The folder then holds regret.md (the "
-            "tables, also printed), regret.svg, runs.csv, and beside each problem's runs how its oracle was chosen."
+            f"seed {lab.SELECTION} and what is best also with the next {RUNS - 1}, and chooses by the mean loss on the "
+            "server's set; the oracle and all candidates then run with the same seeds, and differ in nothing but the "
+            "tuner (paper: in the whole server's side, as printed). What is there is not run again, what was cut off "
+            "is gone on with. The folder then holds regret.md (the tables, also printed), regret.svg, runs.csv, and "
+            "beside each problem's runs how its oracle was chosen."
         ),
         epilog=filled(f"problems: {', '.join(lab.PROBLEMS)}\ncandidates: {', '.join((*lab.CANDIDATES, lab.RANDOM))}"),
     )

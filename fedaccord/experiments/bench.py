@@ -6,6 +6,7 @@ rounds    whole rounds of every method there is: time and bytes
 scaling   10 to 10,000 clients: time per client-round, memory, start-up
 """
 
+import contextlib
 import copy
 import os
 import platform
@@ -57,9 +58,11 @@ def machine() -> dict[str, Any]:
 
 
 def processor_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
+    """Return the processor's name as Linux gives it, or what there is elsewhere."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
     return platform.processor()
 
 

@@ -1,7 +1,7 @@
 """The lab for tuners: by how much does a tuner that nobody tuned miss the best fixed schedule of a search?
 
 Problems are small but real. For each, and for each client part (FA, FA+RM), a recorded search finds the oracle: the
-best fixed schedule, chosen by the loss on the server's set with a seed of its own, never by the test set. Candidates
+best fixed schedule, chosen by the loss on the server's set with seeds of its own, never by the test set. Candidates
 are settings of AH, laid over the problem's. Oracle and candidates then run with the same seeds, and share everything
 but the tuner (`paper`: but the whole server side). Which runs are needed follows from the logs alone, so an interrupted
 lab is resumed by running it again.

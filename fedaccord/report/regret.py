@@ -61,7 +61,7 @@ class Oracle:
     steps: int
     steps_decay: float
     loss: float  # by which it was chosen
-    tried: Mapping[str, float]  # schedule -> test accuracy with the seed of the search; nothing is chosen by it
+    tried: Mapping[str, float]  # schedule -> test accuracy with the first seed of the search; nothing is chosen by it
     chosen: str  # its name among these
     at_edge: bool
     accuracies: tuple[float, ...]
@@ -122,7 +122,7 @@ def markdown(results: Sequence[Result], oracles: Sequence[Oracle], seeds: Sequen
     if not results:
         texts.append("Regret: no finished run of a candidate beside a finished run of the oracle yet\n")
     texts.append(
-        f"The oracles: fixed schedules, chosen by their mean loss on the server's set at the end, with a seed of the "
+        f"The oracles: fixed schedules, chosen by their mean loss on the server's set at the end, with seeds of the "
         f"search's own; test accuracy in the search, beside the best of all that were tried, and with {told}\n\n"
         f"{oracle_table(oracles)}"
     )
