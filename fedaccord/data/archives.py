@@ -1,4 +1,4 @@
-"""Packed files, read within bounds: whatever a header claims, memory and time stay in proportion.
+"""Archives and gzip files, read within bounds: whatever a header claims, memory and time stay in proportion.
 
 Nothing is ever extracted to disk, so no name in an archive can lead out of a folder.
 """
@@ -18,19 +18,19 @@ Files = Iterator[tuple[str, bytes]]
 
 CHUNK = 1 << 20
 LARGEST = 1 << 27
-"""Bytes of one unpacked file at most; the largest of the known sets has 47 million."""
+"""The most bytes that one unpacked file may have; the largest of the known sets has 47 million."""
 HEADERS = 1 << 14
-"""Bytes of headers that may stand before a member's content in a tar archive; one takes 512."""
+"""The most bytes of headers before a member's content in a tar archive; one header takes 512."""
 MEMBERS = 100_000
-"""Members of an archive at most; that of the recordings has 64,727 recordings."""
+"""The most members that an archive may have; that of Speech Commands has 64,727 recordings."""
 ARCHIVE = 1 << 32
-"""Bytes of a whole unpacked archive at most; that of the recordings has 2.1 thousand million."""
+"""The most bytes that a whole archive may unpack to; that of Speech Commands unpacks to 2.1 billion."""
 DAMAGED = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, LookupError, OverflowError, RecursionError)
-"""What gzip and tarfile raise for damaged bytes."""
+"""The exceptions that gzip and tarfile raise for damaged bytes."""
 
 
 def read_file(path: Path, most: int = LARGEST) -> bytes:
-    """The bytes of a regular file that has no more than `most` of them."""
+    """Return the bytes of a regular file; raise DataError if it has more than `most` of them."""
     try:
         if not path.is_file():  # a pipe or a device would never end
             raise DataError(f"{path}: is not a file")
@@ -44,7 +44,7 @@ def read_file(path: Path, most: int = LARGEST) -> bytes:
 
 
 def gunzip(data: bytes, label: object, most: int = LARGEST) -> bytes:
-    """The bytes of a gzip file that unpacks to no more than `most`."""
+    """Return the unpacked bytes of a gzip file; raise DataError if there are more than `most` of them."""
     unpacked = io.BytesIO()
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
@@ -58,7 +58,7 @@ def gunzip(data: bytes, label: object, most: int = LARGEST) -> bytes:
 
 
 class Forward:
-    """A stream that is only read onwards, and of which no more than `left` bytes are read or passed over."""
+    """A stream that is only read forwards, and of which no more than `left` bytes may be read."""
 
     def __init__(self, stream: IO[bytes], label: object):
         self.stream, self.label = stream, label
@@ -66,7 +66,7 @@ class Forward:
         self.left = 0
 
     def allow(self, amount: int) -> None:
-        """From here on, so many bytes may be read at most."""
+        """Allow at most this many bytes to be read from here on."""
         self.left = amount
 
     def tell(self) -> int:
@@ -85,7 +85,7 @@ class Forward:
         return found.getvalue()
 
     def seek(self, target: int) -> int:
-        """Pass over what is not wanted; nothing lies behind."""
+        """Skip forwards to a position and return the position reached; raise DataError if the target lies behind."""
         if not self.position <= target <= ARCHIVE:
             raise DataError(f"{self.label}: a header points to byte {target:,} from byte {self.position:,}")
         while target > self.position and (part := self.stream.read(min(target - self.position, CHUNK))):
@@ -94,9 +94,9 @@ class Forward:
 
 
 def members(archive: Path | IO[bytes], wanted: Callable[[str], str | None]) -> Files:
-    """(our name, bytes) of the wanted members of a tar archive, gzipped or plain. Nothing is extracted to disk.
+    """Yield (our name, bytes) of the wanted members of a tar archive, gzipped or plain; extract nothing to disk.
 
-    `wanted` gives our name of a member, or None.
+    `wanted` maps a member's name to our name of it, or to None if the member is not wanted.
     """
     label = archive if isinstance(archive, Path) else "archive"
     try:
@@ -110,7 +110,7 @@ def members(archive: Path | IO[bytes], wanted: Callable[[str], str | None]) -> F
             for _ in range(MEMBERS):
                 if (member := tar.next()) is None:
                     return
-                tar.members.clear()  # type: ignore[attr-defined]  # it would remember them all
+                tar.members.clear()  # type: ignore[attr-defined]  # otherwise it would remember them all
                 name = wanted(member.name.removeprefix("./"))
                 if name is not None and member.isreg():
                     if member.issparse():  # its holes would be filled here

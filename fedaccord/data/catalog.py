@@ -32,7 +32,7 @@ CATALOG = {
 
 
 ABSENT = "not here yet"
-"""Where a set is that is not on this machine."""
+"""What `where` says of a data set that is not on this machine."""
 
 
 def entry(name: str) -> Entry:
@@ -42,7 +42,7 @@ def entry(name: str) -> Entry:
 
 
 def where(name: str) -> str:
-    """In one phrase, where the set is on this machine."""
+    """Return, in one phrase, where a data set is on this machine."""
     source = entry(name).source
     if source is None:
         return "built in"
@@ -53,7 +53,7 @@ def where(name: str) -> str:
 
 
 def fetch(name: str, wavs: Path | None = None) -> str:
-    """Make sure that the set is on this machine; returns where."""
+    """Make sure that a data set is on this machine, and return where it is."""
     source = entry(name).source
     if wavs is not None and name != "speech_commands":
         raise SettingsError("--from makes features from recordings: it goes with speech_commands only")
@@ -69,7 +69,10 @@ def fetch(name: str, wavs: Path | None = None) -> str:
 
 
 def verify(name: str) -> list[str]:
-    """Check every byte that is here, then parse it; one line a file. Raises DataError at the first fault."""
+    """Check every byte of a data set, then parse it; return a line for each file and one for the whole.
+
+    Raises DataError at the first fault.
+    """
     source = entry(name).source
     if where(name) == ABSENT:
         raise DataError(f"{name}: not on this machine; `fedaccord data fetch {name}` gets it")

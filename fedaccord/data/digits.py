@@ -8,7 +8,7 @@ TEST_EXAMPLES = 360
 
 
 def load() -> DataSet:
-    """The last 360 are the test set: the file is ordered by writer, so they are by writers not trained on."""
+    """Load the digits, the last 360 as test set: the file is ordered by writer, so these have writers of their own."""
     from sklearn.datasets import load_digits  # here, not above: it takes a second to import
 
     images, labels = load_digits(return_X_y=True)

@@ -20,7 +20,7 @@ CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
 
 
 def registry(scratch: Path) -> Files:
-    """Debian carries the set as a package; it is read as a tar stream, not installed."""
+    """Yield the files of the set from its Debian package, which is read as a tar stream, not installed."""
     sources.run_tool(["apt-get", "download", "dataset-fashion-mnist"], scratch)
     package = sources.only_file(scratch, "*.deb", "dataset-fashion-mnist")
     wanted = {f"usr/share/datasets/fashion-mnist/{name}.gz": name for name in FILES}

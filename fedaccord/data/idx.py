@@ -8,13 +8,17 @@ from fedaccord.core.errors import DataError
 from fedaccord.data.sets import DataSet, examples
 
 MOST = 1 << 20
-"""Examples, rows or columns; NumPy has no shape for a file that claims none of one and 2^32 of the others."""
+"""The most examples, rows or columns: NumPy has no shape for a file that claims none of one and 2^32 of the others."""
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 
 
 def parse(data: bytes, dimensions: int, label: str) -> np.ndarray:
-    """Two zero bytes, the type (8 = unsigned byte), the number of dimensions, each as a big-endian int32, the bytes."""
+    """Parse an idx file of unsigned bytes into an array.
+
+    The format: two zero bytes, the type (8 = unsigned byte), the number of dimensions, each dimension as a big-endian
+    int32, then the bytes.
+    """
     header = 4 + 4 * dimensions
     if len(data) < header or data[:2] != b"\0\0":
         raise DataError(f"{label}: not an idx file")
@@ -28,7 +32,7 @@ def parse(data: bytes, dimensions: int, label: str) -> np.ndarray:
 
 
 def data_set(files: dict[str, bytes], classes: tuple[str, ...]) -> DataSet:
-    """The four files -> (examples, 1, rows, columns) images."""
+    """Parse the four files of a data set into (examples, 1, rows, columns) images and their labels."""
     parts = []
     for images, labels in ((TRAIN_IMAGES, TRAIN_LABELS), (TEST_IMAGES, TEST_LABELS)):
         pixels = parse(files[images], 3, images)[:, None]

@@ -20,11 +20,11 @@ from fedaccord.core.records import Examples
 from fedaccord.core.seeds import generator, global_seed, other_seeds
 
 Collate = Callable[[list[Any]], Any]
-"""A list of a Dataset's items -> (inputs, targets) of a batch."""
+"""A function from a list of a Dataset's items to the (inputs, targets) of a batch."""
 
 
 def stacked(items: list[Any]) -> Any:
-    """Pairs (input, target) as a pair of batches; doubles, which Python and NumPy have by default, become floats."""
+    """Stack pairs (input, target) into a pair of batches; doubles, the default of Python and NumPy, become floats."""
     first = items[0]
     if not (isinstance(first, tuple | list) and len(first) == 2):
         raise DataError(
@@ -44,6 +44,7 @@ def stacked(items: list[Any]) -> Any:
 
 
 def singles(batch: Any) -> Any:
+    """Convert the tensors of double precision in a batch to torch's default type."""
     batch = tuple(batch) if isinstance(batch, list) else batch
     floats = torch.get_default_dtype()
     return mapped(lambda x: x.to(floats) if x.dtype == torch.float64 else x, batch) if is_batch(batch) else batch
@@ -53,9 +54,9 @@ def singles(batch: Any) -> Any:
 class LazyExamples:
     """Examples that a Dataset reads, one item at a time, in the order in which they are asked for.
 
-    label    whose they are, for an error's sake
+    label    whose examples they are, for error messages
     check    called with each batch that was read and the numbers of its items; raises DataError if it is not sound
-    readers  processes that read ahead while a client trains; 0: it reads what it needs when it needs it
+    readers  how many processes read ahead while a client trains; 0: the client reads what it needs when it needs it
     """
 
     dataset: Dataset[Any]
@@ -63,14 +64,14 @@ class LazyExamples:
     collate: Collate = stacked
     check: Callable[[Examples, Sequence[int]], Examples] = lambda batch, numbers: batch
     readers: int = 0
-    chosen: np.ndarray | None = None  # the numbers of the items that belong to it; None: all
+    chosen: np.ndarray | None = None  # the numbers of the items that belong to these examples; None: all
     device: torch.device | str = "cpu"
 
     def __len__(self) -> int:
         return len(self.dataset) if self.chosen is None else len(self.chosen)  # type: ignore[arg-type]
 
     def __getitem__(self, index: Any) -> Examples:
-        """Whatever is drawn as they are read is the same whenever they are asked for: nothing is measured by chance."""
+        """Read these examples under fixed seeds, so that what the Dataset draws is the same at every measurement."""
         numbers = self.numbers(index)
         purpose = f"items {numbers[0]} {len(numbers)}" if numbers else "items"
         with global_seed(0, purpose), other_seeds(generator(0, purpose)):
@@ -108,12 +109,12 @@ class LazyExamples:
         return replace(self, device=device)
 
     def marks(self) -> Iterable[Tensor]:
-        """Its length, and the first and the last of its items."""
+        """Return the tensors by which this data is known again: its length, and its first and last items."""
         ends = self[torch.tensor([0, len(self) - 1])].marks() if len(self) else ()
         return (torch.tensor(len(self)), *ends)
 
     def numbers(self, index: Any) -> list[int]:
-        """The numbers in the Dataset of what is asked for."""
+        """Return the numbers, in the Dataset, of the items that an index (slice, numbers or mask) selects."""
         if isinstance(index, slice):
             index = range(len(self))[index]
         wanted = np.asarray(index)
@@ -132,7 +133,7 @@ class LazyExamples:
             raise DataError(f"{self.label}: item {number} cannot be read: {told}") from error
 
     def made(self, items: list[Any], numbers: Sequence[int]) -> Examples:
-        """A batch of these items, checked; `numbers`: which they are."""
+        """Collate items into a batch, check it and return it; `numbers`: the items' numbers in the Dataset."""
         try:
             made = self.collate(items)
         except FedAccordError as error:
@@ -151,7 +152,7 @@ class LazyExamples:
 
 
 class Rows(Dataset[Any]):
-    """The batches of some rows of numbers, as a reading process makes them; an error is handed over as a value."""
+    """A Dataset of batches, one for each row of numbers, for reading processes; an error is handed over as a value."""
 
     def __init__(self, data: LazyExamples, index: Tensor):
         self.data, self.index = data, index
@@ -167,7 +168,7 @@ class Rows(Dataset[Any]):
 
 
 def begin_reading(parent: int, number: int) -> None:
-    """In a reading process: it ends with its parent, and holds no lock of the run's."""
+    """Set up a reading process so that it ends with its parent and holds none of the run's locks."""
     die_with(parent)
     let_go_of_locks()
 

@@ -12,9 +12,9 @@ from numpy.lib import format as npy
 from fedaccord.core.errors import DataError, first_line
 
 SMALL = 1 << 26
-"""Bytes that a file may unpack to, however small it is."""
+"""How many bytes a file may unpack to, however small it is."""
 RATIO = 64
-"""A larger one may unpack to so many times its size: it is no bomb if it costs as much to send."""
+"""How many times its size a larger file may unpack to: it is no decompression bomb if it costs as much to send."""
 MEMBERS = 1000
 SUFFIX = ".npy"
 NAMELESS = "holds one array without a name, expected an .npz file with x and y"
@@ -25,11 +25,11 @@ UNREADABLE = (
     zipfile.BadZipFile, zlib.error, tokenize.TokenError, ValueError, LookupError, TypeError, AttributeError,
     SyntaxError, OSError, EOFError, RuntimeError, MemoryError, OverflowError, NotImplementedError,
 )  # fmt: skip
-"""What zipfile and NumPy raise for damaged or foreign bytes: each wrong field has an exception of its own."""
+"""The exceptions that zipfile and NumPy raise for damaged or foreign bytes: each wrong field has its own."""
 
 
 def read(stream: BinaryIO, label: object) -> dict[str, np.ndarray]:
-    """Read all arrays, by their names in lower case; anything damaged is a DataError."""
+    """Read all arrays of an .npz file, by their names in lower case; raise DataError if anything is damaged."""
     try:
         if stream.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
             raise DataError(f"{label}: {NAMELESS}")
@@ -48,7 +48,7 @@ def read(stream: BinaryIO, label: object) -> dict[str, np.ndarray]:
 
 
 def check(members: list[zipfile.ZipInfo], size: int, label: object) -> None:
-    """Refuse an archive that would unpack to far more than it is, or that NumPy never writes."""
+    """Raise DataError for an archive that would unpack to far more than its size, or that NumPy never writes."""
     if len(members) > MEMBERS:
         raise DataError(f"{label}: holds {len(members):,} arrays, expected a few")
     most, total = max(SMALL, RATIO * size), sum(member.file_size for member in members)
@@ -62,7 +62,7 @@ def check(members: list[zipfile.ZipInfo], size: int, label: object) -> None:
 
 
 def array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """Read one array, after its header was compared with the bytes that are there."""
+    """Read one array after comparing its header with the bytes that are there."""
     with archive.open(member) as stream:
         version = npy.read_magic(stream)
         header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)

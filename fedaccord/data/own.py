@@ -1,4 +1,4 @@
-"""Your own data: an .npz file or a folder of pictures by class."""
+"""A user's own data: an .npz file or a folder of pictures by class."""
 
 from pathlib import Path
 from typing import BinaryIO
@@ -21,10 +21,10 @@ PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
 
 
 def load_npz(path: Path) -> DataSet:
-    """x and y; if given, also x_test and y_test, classes (names), and client (one id per training example).
+    """Load an .npz file of x and y and, if given, x_test and y_test, classes (names) and client.
 
-    x is (examples, channels, height, width) or (examples, features), uint8 or float32. Without a test part, a fifth
-    of the examples (the same one every time) is kept as test set.
+    x is (examples, channels, height, width) or (examples, features), uint8 or float32; client is one id per training
+    example. Without a test part, a fifth of the examples (the same one every time) is kept as test set.
     """
     try:
         with open(path, "rb") as stream:
@@ -34,7 +34,7 @@ def load_npz(path: Path) -> DataSet:
 
 
 def from_npz(stream: BinaryIO, path: Path) -> DataSet:
-    """The same of an open file; `path` is what it is called in errors."""
+    """Load a data set from an open .npz file; `path` is what error messages call it."""
     try:
         arrays = npz.read(stream, "not a readable .npz file")
     except DataError as error:
@@ -73,7 +73,10 @@ def from_npz(stream: BinaryIO, path: Path) -> DataSet:
 
 
 def load_folder(path: Path, size: int = 0) -> DataSet:
-    """One folder a class; or folders train/ and test/, each with one folder a class. `size`: resize to size x size."""
+    """Load pictures from one folder per class, or from folders train/ and test/ with one folder per class each.
+
+    `size`: resize the pictures to size x size; 0: leave them as they are.
+    """
     if (path / "train").is_dir() and (path / "test").is_dir():
         train_files, classes = pictures_in(path / "train")
         test_files, test_classes = pictures_in(path / "test")
@@ -100,7 +103,7 @@ def pictures_in(path: Path) -> tuple[list[tuple[Path, int]], tuple[str, ...]]:
 
 
 def decode(files: list[tuple[Path, int]], size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures as (examples, channels, height, width) uint8, grey if the first one is; all of one size."""
+    """Decode pictures of one size, grey if the first is, into (examples, channels, height, width) uint8 and labels."""
     pixels: list[np.ndarray] = []
     mode = None
     for file, _ in track(files, "pictures", console=Console(stderr=True)):

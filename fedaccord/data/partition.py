@@ -1,6 +1,6 @@
-"""Who holds which example.
+"""Splits of a data set among clients.
 
-A split is one array, the owner of each example; so every example is used exactly once by construction. The draw
+A split is one array, the owner of each example, so every example is used exactly once by construction. The draw
 depends only on the seed.
 """
 
@@ -14,12 +14,12 @@ from fedaccord.core.errors import SplitError
 Rng = np.random.Generator
 
 DRAWS = 10_000
-"""So often a split is drawn again for `min_examples`."""
+"""How often a split is drawn again, at most, to give every client `min_examples`."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A way to divide data among clients, with the numbers that the ways need."""
+    """A way to divide data among clients, with the parameters of all the ways."""
 
     kind: str = "non-iid"
     clients: int = 10
@@ -31,7 +31,7 @@ class Split:
 
 
 def partition(split: Split, labels: np.ndarray, rng: Rng, natural: np.ndarray | None = None) -> np.ndarray:
-    """The owner (0 ... clients - 1) of each example. `natural` says whom each came from, for the natural split."""
+    """Return the owner (0 ... clients - 1) of each example; `natural` says who it came from, for the natural split."""
     if split.kind == "natural":
         if natural is None:
             raise SplitError("this data does not say whom each example came from; choose another split")
@@ -59,7 +59,7 @@ def partition(split: Split, labels: np.ndarray, rng: Rng, natural: np.ndarray | 
 def grouped(natural: np.ndarray, clients: int, rng: Rng) -> np.ndarray:
     """Make each natural owner one client, in order; with fewer clients, deal whole owners to them at random.
 
-    Clients then have equally many owners to within one.
+    The clients' numbers of owners then differ by one at most.
     """
     owners, number = np.unique(natural, return_inverse=True)
     if clients >= len(owners):
@@ -69,12 +69,12 @@ def grouped(natural: np.ndarray, clients: int, rng: Rng) -> np.ndarray:
 
 
 def iid(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
-    """The paper's iid: at random, sizes equal to within one."""
+    """Assign examples at random, in client sizes equal to within one (the paper's iid split)."""
     return rng.permutation(np.arange(len(labels)) % split.clients)
 
 
 def one_class(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
-    """The paper's non-iid: each client has one class. With more clients than classes, a class is shared evenly."""
+    """Give each client one class (the paper's non-iid split); several clients of the same class share it evenly."""
     classes = np.unique(labels)
     if split.clients < len(classes):
         raise SplitError(
@@ -85,7 +85,7 @@ def one_class(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
 
 
 def k_classes(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
-    """k classes a client: dealt in random order so that every class is held about equally often."""
+    """Give each client k classes, dealt in random order so that every class is held about equally often."""
     classes, k = np.unique(labels), split.classes_per_client
     if not 1 <= k <= len(classes):
         raise SplitError(f"classes_per_client is {k}, expected 1 to {len(classes)}")
@@ -107,9 +107,9 @@ def k_classes(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
 
 
 def random_classes(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
-    """k classes a client as NIID-Bench draws them: client i has class i, and k - 1 others at random.
+    """Give each client k classes as NIID-Bench draws them: client i has class i, and k - 1 others at random.
 
-    So a class may have one holder or many, and clients differ in size too.
+    A class may thus have one holder or many, and clients differ in size too.
     """
     classes, k = np.unique(labels), split.classes_per_client
     if not 1 <= k <= len(classes):
@@ -134,7 +134,7 @@ def deal(held: list[list[int]], labels: np.ndarray, rng: Rng) -> np.ndarray:
 
 
 def dirichlet(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
-    """Each class is shared in proportions drawn from Dirichlet(alpha): small alpha, few holders."""
+    """Share each class in proportions drawn from Dirichlet(alpha); the smaller alpha, the fewer holders."""
     owner = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         index = rng.permutation(np.flatnonzero(labels == label))
@@ -143,7 +143,10 @@ def dirichlet(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
 
 
 def capped_dirichlet(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
-    """As `dirichlet`, class by class, but who has an even share of all data already gets nothing more (NIID-Bench)."""
+    """Share each class by Dirichlet(alpha), among those clients that have less than an even share of all data so far.
+
+    This is how NIID-Bench does it.
+    """
     owner = np.empty(len(labels), np.int64)
     sizes = np.zeros(split.clients, np.int64)
     for label in np.unique(labels):
@@ -156,7 +159,7 @@ def capped_dirichlet(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
 
 
 def shards(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
-    """Sorted by class, cut into equal shards, each client gets a few at random (McMahan et al.)."""
+    """Sort examples by class, cut them into equal shards and give each client a few at random (McMahan et al.)."""
     count = split.clients * split.shards_per_client
     if count > len(labels) and not split.allow_empty:
         raise SplitError(f"{count:,} shards but only {len(labels):,} examples")
@@ -169,13 +172,13 @@ def shards(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
 
 
 def quantity(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
-    """Alike in classes, very unlike in size: client sizes are drawn from Dirichlet(alpha)."""
+    """Assign examples at random, with client sizes drawn from Dirichlet(alpha): alike in classes, unlike in size."""
     owner = by_shares(draw_shares(split, rng), len(labels))
     return rng.permutation(owner)
 
 
 def by_target(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
-    """Sorted by target and cut into equal parts: the most unlike that clients can be. Equal targets in random order."""
+    """Sort by target, equal targets in random order, and cut into equal parts: the most unlike that clients can be."""
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     owner = np.empty(len(labels), np.int64)
@@ -190,13 +193,13 @@ def draw_shares(split: Split, rng: Rng) -> np.ndarray:
 
 
 def by_shares(shares: np.ndarray, count: int) -> np.ndarray:
-    """`count` owners in proportion to the shares, in client order."""
+    """Return `count` owners in proportion to the shares, in client order."""
     ends = np.rint(np.cumsum(shares) / shares.sum() * count).astype(np.int64)
     return np.repeat(np.arange(len(shares)), np.diff(ends, prepend=0))
 
 
 def fill_empty(owner: np.ndarray, clients: int, rng: Rng) -> np.ndarray:
-    """Give each empty client one example of the client that then has most."""
+    """Give each empty client one example of the client that has most at that moment."""
     counts = np.bincount(owner, minlength=clients)
     empty = np.flatnonzero(counts == 0)
     if len(empty) == 0:
@@ -227,7 +230,7 @@ UNEVEN = ("dirichlet", "dirichlet-capped", "quantity")
 
 
 def hold_out(labels: np.ndarray, per_class: int, rng: Rng) -> np.ndarray:
-    """The server's validation set: indices of `per_class` examples of each class."""
+    """Return the indices of the server's validation set: `per_class` examples of each class, at random."""
     chosen = []
     for label in np.unique(labels):
         index = np.flatnonzero(labels == label)
@@ -241,5 +244,5 @@ def hold_out(labels: np.ndarray, per_class: int, rng: Rng) -> np.ndarray:
 
 
 def counts(owner: np.ndarray, labels: np.ndarray, clients: int, classes: int) -> np.ndarray:
-    """Examples by client and class, (clients, classes)."""
+    """Count the examples by client and class, as an array (clients, classes)."""
     return np.bincount(owner * classes + labels, minlength=clients * classes).reshape(clients, classes)

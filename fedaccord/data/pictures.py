@@ -1,4 +1,4 @@
-"""Picture files, read within bounds: their size is looked at before a pixel is unpacked."""
+"""Picture files, read within bounds: their size is checked before a pixel is unpacked."""
 
 import warnings
 from pathlib import Path
@@ -10,19 +10,19 @@ from PIL import Image
 from fedaccord.core.errors import DataError, first_line
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
-"""Kinds that are read, whatever a file is called: Pillow knows others, for some of which it starts programs."""
+"""The formats that are read, whatever a file is called: Pillow knows others, for some of which it starts programs."""
 MOST, MOST_RESIZED = 13_000_000, 32_000_000
-"""Pixels of a picture at most; of one that is resized, more."""
+"""The most pixels that a picture may have, and that one which is to be resized may have."""
 
 
 def read(file: Path | BinaryIO, label: object, mode: str | None = None, size: int = 0) -> np.ndarray:
-    """A picture as bytes, (height, width) if it is grey and (height, width, 3) in colour.
+    """Read a picture as bytes, (height, width) if it is grey and (height, width, 3) if it is in colour.
 
-    `mode`: L or RGB; None: as the picture is. `size`: resize it to size x size.
+    `mode`: L or RGB; None: as the picture is. `size`: resize it to size x size; 0: leave its size.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd metadata, and of sizes: they are looked at here
+            warnings.simplefilter("ignore")  # of odd metadata, and of sizes, which are checked here
             return unpacked(file, label, mode, size)
     except DataError:
         raise
@@ -31,7 +31,7 @@ def read(file: Path | BinaryIO, label: object, mode: str | None = None, size: in
 
 
 def unpacked(file: Path | BinaryIO, label: object, mode: str | None, size: int) -> np.ndarray:
-    """The same, with whatever Pillow raises."""
+    """Read a picture as bytes, and let through whatever Pillow raises."""
     with Image.open(file, formats=FORMATS) as picture:
         check_size(picture, label, MOST_RESIZED if size else MOST)
         eight = eight_bit(picture, label)
@@ -47,7 +47,7 @@ def check_size(picture: Image.Image, label: object, most: int) -> None:
 
 
 def eight_bit(picture: Image.Image, label: object) -> Image.Image:
-    """16-bit grey by its upper byte: Pillow's own conversion would cut everything above 255 to white."""
+    """Reduce 16-bit grey to its upper byte: Pillow's own conversion would cut everything above 255 to white."""
     if picture.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
     if picture.mode in ("I", "F"):

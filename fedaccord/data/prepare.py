@@ -1,4 +1,4 @@
-"""Stored inputs -> what the model sees: scaled, and augmented in training. Whole batches on tensors."""
+"""Functions from stored inputs to what the model sees, in whole batches: scaled, and augmented in training."""
 
 import functools
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ PAD = 4
 
 
 def as_stored(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
-    """For data that is already what the model sees."""
+    """Return the inputs unchanged, for data that is already what the model sees."""
     return inputs
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """uint8 pictures -> floats of zero mean and unit deviation per channel; optionally random crops and flips."""
+    """Scaling of uint8 pictures to zero mean and unit deviation per channel; optionally, random crops and flips."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -34,14 +34,17 @@ class Pixels:
 def constants(
     mean: tuple[float, ...], std: tuple[float, ...], dimensions: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """(x / 255 - mean) / std as x * scale - shift, in the shape of the inputs."""
+    """Return the (scale, shift) with which x * scale - shift is (x / 255 - mean) / std, shaped to fit the inputs."""
     shape = (1, -1, *[1] * (dimensions - 2))
     scale = torch.tensor([1 / (255 * s) for s in std], device=device).view(shape)
     return scale, torch.tensor([m / s for m, s in zip(mean, std, strict=True)], device=device).view(shape)
 
 
 def crop_and_flip(inputs: Tensor, generator: torch.Generator) -> Tensor:
-    """Pad by 4 with reflection, crop back at a random place, mirror half of them. (batch, channels, h, w), any type."""
+    """Pad pictures by 4 with reflection, crop back at a random place and mirror half of them, at random.
+
+    `inputs` is (batch, channels, h, w), of any type.
+    """
     count, _, height, width = inputs.shape
     draw = torch.randint(0, 2 * PAD + 1, (2, count), generator=generator)
     flip = torch.rand(count, generator=generator) < 0.5

@@ -1,4 +1,4 @@
-"""What a loaded data set is."""
+"""Loaded data sets, and the checks on whatever examples a user hands over."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from fedaccord.core.seeds import generator, global_seed, other_seeds
 from fedaccord.data.lazy import Collate, LazyExamples, stacked
 
 Data = Examples | tuple[Any, Any] | Dataset[Any]
-"""The forms in which somebody may hand over examples: a pair (inputs, targets) of tensors, arrays or tables, each
+"""The forms in which a user may hand over examples: a pair (inputs, targets) of tensors, arrays or tables, each
 perhaps a tuple or dict of such; or a map-style Dataset."""
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Training and test examples, the names of the classes, and who a training example came from, if known."""
+    """Training and test examples, the names of the classes, and whom each training example came from, if known."""
 
     train: Any  # Data; once it is checked, ClientData
     test: Any
@@ -32,7 +32,7 @@ class DataSet:
 
 
 def examples(inputs: np.ndarray, targets: np.ndarray, classes: int, label: str) -> Examples:
-    """Checked tensors: equal length, at least one, labels in range."""
+    """Return arrays as Examples; raise DataError unless they are equally long, not empty and with labels in range."""
     if len(inputs) != len(targets):
         raise DataError(f"{label}: {len(inputs):,} inputs but {len(targets):,} labels")
     if len(targets) == 0:
@@ -47,7 +47,7 @@ def examples(inputs: np.ndarray, targets: np.ndarray, classes: int, label: str) 
 def as_examples(
     data: Data, label: str, classes: bool = True, collate: Collate | None = None, readers: int = 0
 ) -> ClientData:
-    """What somebody handed over, checked. `classes`: the targets must be class numbers.
+    """Check the examples that a user hands over and return them; `classes`: the targets must be class numbers.
 
     Tensors stay as they are; arrays and tables become tensors. A Dataset is read once, if it is small and gives the
     same twice; otherwise (or with `collate`) it is read anew whenever examples are needed.
@@ -83,7 +83,7 @@ def as_examples(
 
 @dataclass(frozen=True)
 class Check:
-    """What is done with every batch that a Dataset reads."""
+    """The check of every batch that is read from a Dataset."""
 
     label: str
     classes: bool
@@ -96,17 +96,17 @@ SIDES = ("inputs", "targets")
 SMALL_BYTES = 2**26
 """A Dataset whose items take no more than this is held in memory."""
 TWICE = 32
-"""Items, spread over a Dataset, that are read twice to see whether it gives the same each time."""
+"""How many items, spread over a Dataset, are read twice to see whether it gives the same each time."""
 
 
 def is_small(lazy: LazyExamples) -> bool:
-    """Whether to read it once and for all: it takes little memory, and nothing is drawn at random as it is read."""
+    """Return whether to read a Dataset once and for all: if it takes little memory and draws nothing at random."""
     first = lazy[:1]
     if len(lazy) * sum(tensor.numel() * tensor.element_size() for tensor in first.marks()) > SMALL_BYTES:
         return False
     some = np.unique(np.linspace(0, len(lazy) - 1, TWICE).astype(np.int64))
     read = []
-    for purpose in ("once", "twice"):  # with other draws each time, and always the same
+    for purpose in ("once", "twice"):  # two different seeds, the same two in every run
         with global_seed(0, purpose), other_seeds(generator(0, purpose)):
             read.append([lazy.item(number) for number in lazy.numbers(some)])
     pairs = zip(*(lazy.made(items, some.tolist()).marks() for items in read), strict=True)
@@ -114,12 +114,12 @@ def is_small(lazy: LazyExamples) -> bool:
 
 
 def columns_of(given: Any) -> list[str]:
-    """The names of a table's columns; none if it is no table."""
+    """Return the names of a table's columns, or an empty list for anything else."""
     return [str(name) for name in getattr(given, "columns", ())]
 
 
 def check_columns(sets: Mapping[str, Any]) -> None:
-    """Raise a DataError if the inputs of two of these, by what they are called, are tables with other columns."""
+    """Raise DataError if the inputs of two of these data sets, named by their keys, are tables of different columns."""
     first: tuple[str, list[str]] | None = None
     for label, data in sets.items():
         names = columns_of(data[0]) if isinstance(data, tuple | list) and data else []
@@ -132,7 +132,7 @@ def check_columns(sets: Mapping[str, Any]) -> None:
 
 
 def as_batch(given: Any, label: str) -> Batch:
-    """A tensor, or a tuple or dict of tensors, from whatever holds numbers: tensors, arrays, tables, lists."""
+    """Convert whatever holds numbers (tensors, arrays, tables, lists) to a tensor, or a tuple or dict of tensors."""
     if isinstance(given, dict):
         return {name: as_tensor(value, f"{label}, {name}") for name, value in given.items()}
     if isinstance(given, tuple):
@@ -141,7 +141,7 @@ def as_batch(given: Any, label: str) -> Batch:
 
 
 def as_tensor(given: Any, label: str) -> Tensor:
-    """Arrays of double precision, as NumPy and pandas have them unless told otherwise, become floats."""
+    """Convert an array, table or list to a tensor; doubles, the default of NumPy and pandas, become floats."""
     if isinstance(given, Tensor):
         return given
     try:
@@ -170,7 +170,10 @@ def as_tensor(given: Any, label: str) -> Tensor:
 
 
 def checked(data: Examples, label: str, classes: bool, numbers: Sequence[int] | None = None) -> Examples:
-    """The same, if it is sound; class numbers as torch wants them. `numbers`: which of all examples these are."""
+    """Check examples and return them, class numbers as int64; raise DataError if they are unsound.
+
+    `numbers`: which of all examples these are.
+    """
     lengths = {len(tensor) for tensor in leaves(data.inputs)}, {len(tensor) for tensor in leaves(data.targets)}
     if lengths[0] != lengths[1] or len(lengths[0]) > 1:
         found = (" and ".join(f"{length:,}" for length in sorted(each)) for each in lengths)
@@ -185,7 +188,7 @@ def checked(data: Examples, label: str, classes: bool, numbers: Sequence[int] | 
 
 
 def check_finite(tensor: Tensor, label: str, columns: Sequence[Any] = (), numbers: Sequence[int] | None = None) -> None:
-    """Raise a DataError that says where there is a value that is not a finite number."""
+    """Raise DataError, saying where, if a value is not a finite number."""
     if not tensor.is_floating_point() or not len(tensor) or bool(tensor.isfinite().all()):
         return
     example, *place = tensor.isfinite().logical_not().nonzero()[0].tolist()
@@ -197,7 +200,7 @@ def check_finite(tensor: Tensor, label: str, columns: Sequence[Any] = (), number
 
 
 def check_classes(targets: Batch, label: str) -> None:
-    """Raise DataError unless these are class numbers: one for each example, or for each place of a sequence."""
+    """Raise DataError unless targets are class numbers: one for each example, or for each place of a sequence."""
     if not isinstance(targets, Tensor) or targets.dim() == 0 or targets.is_floating_point():
         got = (
             f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else f"a {type(targets).__name__}"

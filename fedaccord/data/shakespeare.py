@@ -1,4 +1,4 @@
-"""Shakespeare's plays, a speaking role a client: the next character of every line (LEAF, Caldas et al. 2018)."""
+"""Shakespeare's plays, one client per speaking role: predict the next character (LEAF, Caldas et al. 2018)."""
 
 import json
 from functools import cache
@@ -18,10 +18,10 @@ SOURCE = Source("shakespeare", {"roles.json": "a699c364ad7856764dc2588a0531e12ab
 
 CHARACTERS = "\n !\"&'(),-.123456789:;?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 PAD, BEGIN, END = 0, 1, 2
-"""Three more tokens: nothing, and the two ends of a text."""
+"""Three more tokens: padding, and the two ends of a text."""
 TOKENS = 3 + len(CHARACTERS)
 PLACES = 80
-"""Characters of an example; a longer text is cut, a shorter one padded."""
+"""Characters per example; a longer text is cut, a shorter one padded."""
 
 
 @cache
@@ -30,7 +30,7 @@ def numbers() -> dict[str, int]:
 
 
 def load() -> DataSet:
-    """715 roles; an example is 80 characters, its targets the 80 that follow each of them."""
+    """Load 715 roles; an example is 80 characters, and its targets are the characters that follow each of them."""
     try:
         roles = json.loads(sources.load(SOURCE)["roles.json"])
         train = [(owner, text) for owner, role in enumerate(roles.values()) for text in role["train"]]
@@ -42,7 +42,10 @@ def load() -> DataSet:
 
 
 def windows(texts: list[tuple[int, str]]) -> tuple[torch.Tensor, np.ndarray]:
-    """(windows, 81) of tokens, each beginning with the last of the one before; and whose each is."""
+    """Cut texts into windows of 81 tokens, each beginning with the last of the one before.
+
+    Returns the tokens, (windows, 81), and the owner of each window.
+    """
     rows, owners = [], []
     for owner, text in texts:
         tokens = [BEGIN, *(numbers()[character] for character in text), END]

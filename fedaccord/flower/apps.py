@@ -1,4 +1,4 @@
-"""Both ends as Flower apps, for the stock commands flower-superlink, flower-supernode and flwr run."""
+"""The server and the client as Flower apps, for the stock flower-superlink, flower-supernode and flwr run."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,9 +13,9 @@ from fedaccord.flower.wire import identity_record, records_of, reply_with
 
 
 def server_app(main: Callable[[Grid, Mapping[str, Any]], None]) -> ServerApp:
-    """Make a Flower app of the server; `main` gets the grid and the run's configuration.
+    """Return the server as a Flower app; `main` gets the grid and the run's configuration.
 
-    Whom it waits for, and whatever else is a warning, goes to standard error, which `flwr run --stream` shows.
+    Warnings, such as which clients it waits for, go to standard error, which `flwr run --stream` shows.
     """
     app = ServerApp()
 
@@ -28,9 +28,9 @@ def server_app(main: Callable[[Grid, Mapping[str, Any]], None]) -> ServerApp:
 
 
 def client_app(make: Callable[[Mapping[str, Any]], Member]) -> ClientApp:
-    """Make a Flower app of a client; `make` gets the node's configuration.
+    """Return a client as a Flower app; `make` gets the node's configuration.
 
-    Flower starts a process for every message, and `make` is called in each that brings an order.
+    Flower starts a process for every message, and `make` is called in each whose message is an order.
     """
     app = ClientApp()
 

@@ -1,4 +1,4 @@
-"""Keys and certificates of a real federation: an authority, the SuperLink's certificate, the nodes' keys."""
+"""Keys and certificates of a real federation: an authority, the SuperLink's certificate and the nodes' keys."""
 
 import datetime
 import ipaddress
@@ -14,20 +14,20 @@ from fedaccord.core.files import read_up_to, write_durably
 
 @dataclass(frozen=True)
 class Link:
-    """How to reach the SuperLink, and how to prove to it who one is."""
+    """The address of the SuperLink, and the credentials for connecting to it."""
 
     address: str
-    certificates: bytes | None  # of the authority that signed its certificate; None: plaintext
+    certificates: bytes | None  # those of the authority that signed the SuperLink's; None: plaintext
     key: Path | None = None  # a node's private key
-    secret: bytes | None = None  # with which the server proves that runs are its to serve
+    secret: bytes | None = None  # proves that runs are for this server to serve
 
     @property
     def place(self) -> tuple[str, bool, bytes | None]:
-        """The address, whether it is reached in plaintext, and the certificates."""
+        """The address, whether the connection is in plaintext, and the certificates."""
         return self.address, self.certificates is None, self.certificates
 
     def key_pair(self) -> Any:
-        """Read the node's private key and derive the public one; None if it has none."""
+        """Return the node's private key, read from its file, and its public key; None if the link has no key."""
         if self.key is None:
             return None
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -44,14 +44,14 @@ class Link:
 
 
 LONGEST = 1 << 16
-"""Bytes of a key or certificate file at most."""
+"""The largest size of a key or certificate file, in bytes."""
 AUTHORITY, SUPERLINK = "fedaccord authority", "superlink"
 
 
 def make_authority(folder: Path, hosts: Sequence[str], days: int = 365) -> None:
-    """Make an authority, and a certificate for the SuperLink at these hosts.
+    """Create a certificate authority, and a certificate for the SuperLink at these hosts.
 
-    ca.pem is to give away, ca.key to keep; server.pem, server.key and secret are the SuperLink's.
+    ca.pem is to be distributed, ca.key to be kept private; server.pem, server.key and secret are the SuperLink's.
     """
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -65,10 +65,10 @@ def make_authority(folder: Path, hosts: Sequence[str], days: int = 365) -> None:
 
 
 def renew(folder: Path, days: int = 365, hosts: Sequence[str] = ()) -> bool:
-    """Make a new certificate for the SuperLink, for the hosts of the old one if none are given.
+    """Create a new certificate for the SuperLink, for the hosts of the old one if none are given.
 
-    The authority keeps its key, so nodes with the old ca.pem trust it too. If ca.pem would expire first, a new one is
-    made, and True is returned: until the old one has expired, it is to be brought to all nodes.
+    The authority keeps its key, so nodes with the old ca.pem trust the new certificate too. If ca.pem would expire
+    first, a new one is made and True is returned: it must reach all nodes before the old one expires.
     """
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -92,7 +92,7 @@ KEYS = ("ca", "server")
 
 
 def private_pem(key: Any) -> bytes:
-    """Write a private key as PEM, without a password."""
+    """Return a private key as PEM, without a password."""
     from cryptography.hazmat.primitives import serialization
 
     pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
@@ -100,7 +100,7 @@ def private_pem(key: Any) -> bytes:
 
 
 def names_of(hosts: Sequence[str]) -> Any:
-    """Return the names and addresses of the SuperLink as a certificate has them."""
+    """Return the SuperLink's host names and IP addresses as the alternative names of a certificate."""
     from cryptography import x509
 
     names: list[x509.GeneralName] = []
@@ -113,7 +113,7 @@ def names_of(hosts: Sequence[str]) -> Any:
 
 
 def certificate(key: Any, issuer: Any, days: int, hosts: Any = None) -> bytes:
-    """Sign a certificate as PEM: the SuperLink's at these hosts, or, without any, that of the authority itself."""
+    """Return a signed certificate as PEM: the SuperLink's for these hosts or, with None, the authority's own."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
 
@@ -148,7 +148,7 @@ def certificate(key: Any, issuer: Any, days: int, hosts: Any = None) -> bytes:
 
 
 def make_node_key(path: Path) -> None:
-    """Make a node's private key, and beside it the public one (.pub), which the SuperLink is told."""
+    """Create a node's private key and, beside it, the public one (.pub), which is registered with the SuperLink."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -160,4 +160,4 @@ def make_node_key(path: Path) -> None:
     secret = key.private_bytes(serialization.Encoding.PEM, openssh, serialization.NoEncryption())
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     write_durably(path.with_name(f"{path.name}.pub"), public + b"\n")
-    write_durably(path, secret, mode=0o600)  # last: with it, the pair is whole
+    write_durably(path, secret, mode=0o600)  # last: where it exists, the pair is complete

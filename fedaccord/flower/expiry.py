@@ -1,4 +1,4 @@
-"""When certificates expire: the authority's, and the one that the SuperLink shows."""
+"""The expiry of certificates: the authority's, and the one that the SuperLink shows."""
 
 import contextlib
 import datetime
@@ -11,11 +11,11 @@ from fedaccord.core.logs import EXPIRES, note
 from fedaccord.flower.certificates import Link
 
 SOON = 30
-"""Days ahead of which it is warned that a certificate expires."""
+"""A certificate that expires in fewer days than this is worth a warning."""
 DAY = 86400.0
-"""Seconds between two looks."""
+"""Seconds between two checks of the certificates."""
 ANSWER = 10.0
-"""Seconds that the SuperLink has to show its certificate."""
+"""Seconds within which the SuperLink must show its certificate."""
 
 
 def expiry_of(pem: bytes) -> datetime.datetime:
@@ -26,7 +26,7 @@ def expiry_of(pem: bytes) -> datetime.datetime:
 
 
 def expiries(link: Link) -> dict[str, datetime.datetime]:
-    """Return when the certificates expire, as far as they can be read: a SuperLink that is away shows none."""
+    """Return when each certificate that can be read expires; a SuperLink that cannot be reached shows none."""
     found = {}
     if link.certificates is not None:
         host, _, port = link.address.rpartition(":")
@@ -39,7 +39,7 @@ def expiries(link: Link) -> dict[str, datetime.datetime]:
 
 
 def note_expiries(link: Link) -> None:
-    """Log when the certificates expire, as a warning if that is soon or has been."""
+    """Log when each certificate expires, as a warning if it expires soon or has expired."""
     for name, when in expiries(link).items():
         days = (when - datetime.datetime.now(datetime.UTC)).days
         remedy = "run `fedaccord federation renew` where the SuperLink is" if days < SOON else None
@@ -50,7 +50,7 @@ def note_expiries(link: Link) -> None:
 
 @contextlib.contextmanager
 def watching_certificates(link: Link) -> Iterator[None]:
-    """Log when the certificates expire, now and once a day."""
+    """Log when the certificates expire, at once and then once a day, while the block runs."""
     done = threading.Event()
 
     def watch() -> None:

@@ -1,7 +1,8 @@
-"""What a client does at most, whoever asks: bounds on everything that a server sends.
+"""Bounds on everything that a server may send to a client or ask of it.
 
-The form of what is sent (names, shapes, types) is the model's and the method's own; here is how much of it, how large
-and how often. Whoever keeps to all of this can still send a bad model: see `docs/reliability.md`.
+The model and the method determine the form of what is sent (names, shapes, types); this file bounds how much of it is
+sent, how large and how often. A server that keeps to all of this can still send a bad model: see
+`docs/reliability.md`.
 """
 
 import math
@@ -19,23 +20,23 @@ from fedaccord.server.judge import FAR, HUGE, WHOLE, size
 from fedaccord.server.vectors import norm_of
 
 ROUNDS = 999_999
-"""The last round that a client takes part in: what it keeps has six digits for the round in its name."""
+"""The last round that a client takes part in: the names of the files it keeps have six digits for the round."""
 ROOM = 65_536
-"""Bytes that tensors may take on the way beyond what they take when this client writes them itself."""
+"""By how many bytes received tensors may exceed the size that they have when this client encodes them itself."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client does at most, whoever asks."""
+    """The bounds on what a client does for any server."""
 
     max_steps: int = 1000
     min_lr: float = 1e-6
     max_lr: float = 2.0
     max_batch: int = 4096
-    max_weight: float = 1e6  # every other hyper-parameter
+    max_weight: float = 1e6  # for every other hyper-parameter
 
     def check(self, order: Order, client: int, settings: Mapping[str, Setting]) -> None:
-        """Refuse an order that asks for more than this, or against a rule of the hyper-parameters' own settings."""
+        """Raise UpdateRefused if an order exceeds these limits or breaks a rule of a hyper-parameter's own setting."""
         hyper = order.hyper_of(client)
         if order.round > ROUNDS:
             raise UpdateRefused(f"round {order.round}: I take part up to {ROUNDS}")
@@ -48,7 +49,7 @@ class Limits:
         self.check_others(hyper, settings)
 
     def check_others(self, hyper: Hyper, settings: Mapping[str, Setting]) -> None:
-        """Refuse a hyper-parameter that the method does not have, or whose value is against its rule or absurd."""
+        """Raise UpdateRefused if a hyper-parameter is not the method's, or its value breaks its rule or is absurd."""
         for name, value in hyper.values().items():
             if name not in settings:
                 raise UpdateRefused(f"{name[:40]!r} is no hyper-parameter of my method")
@@ -62,23 +63,23 @@ class Limits:
 
 @dataclass(frozen=True)
 class Form:
-    """What one table of tensors of an order must be like: its own names, shapes and types, and no absurd values."""
+    """The form that one table of tensors in an order must have: its names, shapes and types, and no absurd values."""
 
     own: Params
-    weights: Collection[str]  # names of what training moves; what is neither this nor a method's is a buffer
-    whose: str  # for the sentence that refuses
-    room: int  # bytes that it may take on the way
-    most: float  # the longest norm
+    weights: Collection[str]  # names of the tensors that the norm is taken of; in any other, each value is bounded
+    whose: str  # whose tensors they are, for the error message
+    room: int  # the most bytes that it may have when encoded
+    most: float  # the largest norm of the tensors in `weights`
 
     def fits(self, name: str, data: Any) -> None:
-        """Refuse, before it is decoded, what is no bytes or more of them than such tensors take."""
+        """Raise UpdateRefused, before `data` is decoded, unless it is bytes and no more than such tensors take."""
         if not isinstance(data, bytes):
             raise UpdateRefused(f"{name} is of type {type(data).__name__}, not bytes")
         if len(data) > self.room:
             raise UpdateRefused(f"{name} has {len(data):,} bytes, {self.whose} takes {self.room:,} at most")
 
     def check(self, params: Params) -> None:
-        """Refuse other names, shapes or types, values that are not finite, and values of absurd size."""
+        """Raise UpdateRefused if names, shapes or types differ, or if a value is not finite or of absurd size."""
         check(params, self.own, self.whose)
         check_finite(params)
         norm = norm_of([params[name] for name in self.weights])
@@ -93,9 +94,10 @@ class Form:
 
 
 def form_of(own: Params, weights: Collection[str], whose: str, most: float | None = None) -> Form:
-    """Describe such tensors; `most`: the longest norm, unless it is to follow from their own.
+    """Return the form of tensors like `own`; `most` is their largest norm, derived from the norm of `own` if None.
 
-    It is what a server takes from a client at most, with this client's model in place of the server's.
+    The derived bound is the one that a server sets on a client's update, with this client's model in place of the
+    server's.
     """
     moved = [name for name in own if name in weights]
     if most is None:

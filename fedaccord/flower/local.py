@@ -1,4 +1,4 @@
-"""All of a federation on one machine, for a first try: SuperLink, nodes and server as processes of their own."""
+"""A whole federation on one machine, for a first try: SuperLink, nodes and server, each a process of its own."""
 
 import contextlib
 import os
@@ -21,9 +21,9 @@ from fedaccord.flower.certificates import Link, make_authority, make_node_key
 from fedaccord.flower.superlink import command_line, files_of, free_port, set_aside
 
 ADDRESS = "address"
-"""In the folder of a federation: where its SuperLink is, or was last."""
+"""The file in a federation's folder that holds the address at which its SuperLink is, or was last."""
 STOPPED = 130
-"""The exit status when a person asked to stop."""
+"""The exit status after a person asked to stop."""
 
 
 @dataclass
@@ -37,18 +37,18 @@ class Part:
 
 
 class LocalFederation:
-    """A federation whose processes all run on loopback; whoever dies is started again.
+    """A federation whose processes all communicate over loopback; a process that dies is started again.
 
     Its folder has settings.toml, keys, run (the server's run folder), node0 ... (each client's own), *.log, address and
-    link.db (the SuperLink's). The folder is locked from here until `end`: two federations in one folder would mix up
-    their keys and sign off each other's nodes.
+    link.db (the SuperLink's). The folder is locked from construction until `end`: two federations in one folder would
+    mix up their keys and sign off each other's nodes.
     """
 
     MAX_DEATHS = 100
     SILENCE = 300.0
-    """Seconds without the least sign of activity after which a SuperLink that does not answer is given up."""
+    """Seconds without any sign of activity after which a SuperLink that does not answer is given up."""
     TELL = 15.0
-    """Seconds between two lines that say what is being waited for."""
+    """Seconds between two progress messages while the SuperLink is being waited for."""
 
     def __init__(
         self,
@@ -97,7 +97,10 @@ class LocalFederation:
         return [self.link, *self.members, self.server]
 
     def start(self, part: Part) -> None:
-        """Start a process. For the SuperLink, wait until it answers, and start it again if it is killed meanwhile."""
+        """Start a process; for the SuperLink, wait until it answers and register the nodes with it.
+
+        A SuperLink that is killed meanwhile is started again.
+        """
         self.spawn(part)
         while part is self.link:
             try:
@@ -114,7 +117,7 @@ class LocalFederation:
             self.spawn(part)
 
     def spawn(self, part: Part) -> None:
-        """Create the process. The server speaks to the terminal and has a log of its own; the others' output is one."""
+        """Create a part's process; the server writes to the terminal and keeps its own log, the others are logged."""
         if part is self.link:
             self.set_aside_half_made()
         env = {
@@ -131,34 +134,34 @@ class LocalFederation:
                 stdout=None if part is self.server else log,
                 stderr=None if part is self.server else log,
                 env=env,
-                start_new_session=part is not self.server,  # Ctrl-C is for the server alone; it ends the rest
-                preexec_fn=partial(die_with, os.getpid()),  # none outlives this one
+                start_new_session=part is not self.server,  # Ctrl-C is for the server alone; its end ends the rest
+                preexec_fn=partial(die_with, os.getpid()),  # no part outlives this process
             )
         if part is self.server and self.asked:
-            part.process.terminate()  # it was not there yet when the signal came
+            part.process.terminate()  # it did not exist yet when the signal came
 
     def set_aside_half_made(self) -> None:
-        """Rename a database that the SuperLink was killed in while making it, and say so."""
+        """Rename a database that is unfinished, or another Flower version's, and tell the person at the terminal."""
         if (aside := set_aside(self.database)) is not None:
             say(f"{self.database} was never finished, or is another Flower version's: it is now {aside.name}, and a "
                 "new one is made; nothing is lost")  # fmt: skip
 
     def register(self) -> None:
-        """Tell the SuperLink the keys of all nodes."""
+        """Register the public keys of all nodes with the SuperLink."""
         link = Link(self.address, (self.keys / "ca.pem").read_bytes())
         assert self.link.process is not None
         try:
             for node in range(self.nodes):
                 register(link, self.keys / f"node{node}.pub")
         except EngineError:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # if it was killed, its connections close first
+            with contextlib.suppress(subprocess.TimeoutExpired):  # if killed, it closes its connections first
                 self.link.process.wait(5)
             raise
 
     def wait_for_link(self) -> None:
-        """Return when the SuperLink answers on its port, however long that takes, as long as it does anything at all.
+        """Wait until the SuperLink answers on its port, or a person asks to stop.
 
-        Also when a person asked to stop.
+        This may take any time: EngineError is raised only if it ends, or shows no activity for SILENCE seconds.
         """
         process, log = self.link.process, self.folder / "superlink.log"
         assert process is not None
@@ -184,7 +187,7 @@ class LocalFederation:
             time.sleep(0.05)
 
     def run(self) -> int:
-        """Run until the server is done and return its exit status. A part that dies is started again."""
+        """Run the federation until the server is done and return its exit status; restart any part that dies."""
         with self.all_up():
             while self.server.process is not None:
                 for part in self.parts():
@@ -207,12 +210,12 @@ class LocalFederation:
 
     @contextlib.contextmanager
     def all_up(self) -> Iterator[None]:
-        """Start everything, unless a person asks to stop meanwhile, and end everything in the end."""
+        """Start all parts, unless a person asks to stop meanwhile, and end them when the block is left."""
 
         def handle(number: int, frame: Any) -> None:
             self.asked = True
             if number == signal.SIGTERM and self.server.process is not None:
-                self.server.process.terminate()  # Ctrl-C reaches it by itself
+                self.server.process.terminate()  # Ctrl-C reaches it directly
 
         before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -226,9 +229,9 @@ class LocalFederation:
                 signal.signal(number, handler)
 
     def end(self) -> None:
-        """Ask every process to end, the SuperLink last so that the nodes can sign off; kill whoever does not listen.
+        """Ask every process to end, the SuperLink last so that the nodes can sign off; kill those that do not end.
 
-        The folder is free for another federation then.
+        The folder is free for another federation afterwards.
         """
         for part in (self.server, *self.members, self.link):
             if part.process is not None and part.process.poll() is None:
@@ -244,5 +247,5 @@ class LocalFederation:
 
 
 def say(text: str) -> None:
-    """Print a line for the person at the terminal."""
+    """Print a line to standard error for the person at the terminal."""
     print(text, file=sys.stderr, flush=True)

@@ -50,9 +50,10 @@ from fedaccord.flower.wire import (
 
 
 class Member:
-    """One client of a federation. `site` holds its data alone, under its number; `folder` is on its own disk.
+    """One client of a federation.
 
-    `labels`: its examples of each class, if the server may know them.
+    `site` holds this client's data alone, under its number; `folder` is on its own disk. `labels`: how many examples it
+    has of each class, if the server may know that.
     """
 
     def __init__(
@@ -62,9 +63,9 @@ class Member:
         self.client, self.site, self.experiment, self.limits = client, site, experiment, limits
         self.workspace = copy.deepcopy(site.model)
         self.store = ClientStore(folder / experiment, in_memory=False)
-        self.last: tuple[str, ConfigRecord] | None = None  # the newest order that was carried out, and its answer
+        self.last: tuple[str, ConfigRecord] | None = None  # checksum and answer of the newest order carried out
         self.fixed = folder / experiment / "fixed.safetensors"
-        self.has = ""  # the checksum of what it has of the part that never changes
+        self.has = ""  # the checksum of its copy of the model's fixed part; empty: it has none
         weights = dict(site.model.named_parameters()).keys()
         self.model = form_of(read_params(site.model, site.names), weights, "my model")
         down = flatten(site.method.down)
@@ -74,22 +75,22 @@ class Member:
         self.base = form_of(read_params(site.model, never), weights, "what is fixed in my model") if never else None
         clear_rests(folder / experiment, *(folder / experiment).glob("*"))
         if self.base is not None and self.fixed.exists():
-            with contextlib.suppress(UpdateRefused):  # of a damaged file: then it has none, and gets it again
+            with contextlib.suppress(UpdateRefused):  # if the file is damaged, the server sends it again
                 self.take(self.fixed.read_bytes())
 
     @property
     def examples(self) -> int:
-        """How many examples it trains on."""
+        """The number of examples that the client trains on."""
         return len(self.site.clients[self.client])
 
     @property
     def room(self) -> int:
-        """How many bytes a message to it may have."""
+        """How many bytes the tensors of a message to this client may have."""
         parts = (self.model, self.model, self.down, *(() if self.base is None else (self.base,)))  # w_t and w_{t-1}
         return sum(part.room for part in parts)
 
     def take(self, data: bytes) -> None:
-        """Put the part of the model that is the same everywhere in its place; refuse what is of another form."""
+        """Load the fixed part of the model, which is the same everywhere; raise UpdateRefused if its form is wrong."""
         assert self.base is not None
         self.base.fits("fixed_tensors", data)
         params = decode(data)
@@ -100,7 +101,7 @@ class Member:
         self.has = hashlib.sha256(data).hexdigest()
 
     def keep_fixed(self, data: bytes) -> None:
-        """Keep the part of the model that is the same everywhere for the next start."""
+        """Write the fixed part of the model to disk for the next start, unless it is there already."""
         if not self.fixed.exists() or self.fixed.read_bytes() != data:
             try:
                 make_durably(self.fixed.parent, mode=0o700)
@@ -109,14 +110,14 @@ class Member:
             write_durably(self.fixed, data, mode=0o600)
 
     def answer(self, record: Mapping[str, Any]) -> ConfigRecord:
-        """Carry out an order and return the reply. Whatever is refused leaves what the client keeps as it was."""
+        """Carry out an order and return the reply; a refused order leaves what the client keeps unchanged."""
         try:
             return self.carried_out(record)
         except FedAccordError as error:
             return refusal_record(str(error))
 
     def carried_out(self, record: Mapping[str, Any]) -> ConfigRecord:
-        """Train as ordered, from what was kept in the round that the order names; forget what is no longer needed."""
+        """Train as ordered, from what was kept in the round that the order names; delete what is no longer needed."""
         order = self.checked(record)
         came, named = record.get("fixed_tensors"), record.get("fixed")
         if self.base is not None and came is not None:
@@ -139,7 +140,7 @@ class Member:
         return update_record(update)
 
     def checked(self, record: Mapping[str, Any]) -> Order:
-        """Read an order of this experiment, within this client's limits and for its model; refuse any other."""
+        """Decode an order; raise UpdateRefused if it is of another experiment, exceeds a limit or misfits the model."""
         for name, form in (("params", self.model), ("previous", self.model), ("down", self.down)):
             if name in record:
                 form.fits(name, record[name])
@@ -158,9 +159,9 @@ class Member:
 
 
 def run_node(link: Link, member: Member, patience: float | None = None) -> None:
-    """Be a SuperNode for this client until SIGTERM. Code that a server sends is never fetched, let alone run.
+    """Serve a client as its SuperNode until SIGTERM. Code that a server sends is never fetched, let alone run.
 
-    Each order is carried out in a process forked for it, so that whatever happens there leaves this one in peace.
+    Each order is carried out in a process forked for it, so that nothing that happens there affects this one.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     memo = None if link.key is None else Path(f"{link.key}.node")
@@ -177,7 +178,7 @@ def run_node(link: Link, member: Member, patience: float | None = None) -> None:
 
 
 def serve_one(connection: Connection, member: Member) -> bool:
-    """Answer the next message, if there is one, and tell whether there was. Nothing that it holds ends the node."""
+    """Answer the next message, if any, and return whether there was one; no content of a message ends the node."""
     try:
         try:
             message = connection.receive(member.room)
@@ -200,7 +201,7 @@ def serve_one(connection: Connection, member: Member) -> bool:
 
 
 def facts_of_order(member: Member, message: Message) -> dict[str, Any] | None:
-    """Log that an order came, and return what later lines say of it too; None if the message is a question."""
+    """Log that an order came, and return the facts that later lines repeat; None if the message is a query."""
     if message.metadata.message_type.startswith(MessageType.QUERY):
         return None
     round = records_of(message).get("round")
@@ -210,7 +211,7 @@ def facts_of_order(member: Member, message: Message) -> dict[str, Any] | None:
 
 
 def note_reply(reply: Message, seconds: float, facts: Mapping[str, Any] | None) -> None:
-    """Log what became of an order."""
+    """Log whether an order failed, was refused or was carried out; do nothing if `facts` is None, as for a query."""
     if facts is None:
         return
     if reply.has_error():
@@ -222,13 +223,16 @@ def note_reply(reply: Message, seconds: float, facts: Mapping[str, Any] | None) 
 
 
 def in_a_child(member: Member, message: Message) -> Message:
-    """Carry out an order in a forked process. If that dies, the server is told at once and may send it again."""
+    """Carry out an order in a forked process and return the reply, which is an error if that process dies.
+
+    The server, told at once, may then send it again. A query, or the last order again, is answered without a fork.
+    """
     if message.metadata.message_type.startswith(MessageType.QUERY):
         return reply_with(identity_record(member.client, member.labels, member.examples), message)
     record = records_of(message)
-    same = {name: value for name, value in record.items() if name != "seconds"}  # a second order leaves less time
+    same = {name: value for name, value in record.items() if name != "seconds"}  # a resent order has less time left
     asked = hashlib.sha256(ConfigRecord(same).deflate()).hexdigest()
-    if member.last is not None and member.last[0] == asked:  # sent twice: the answer was slow, or lost
+    if member.last is not None and member.last[0] == asked:  # it was sent twice: the answer was slow, or lost
         return reply_with(member.last[1], message)
     reader, writer = os.pipe()
     parent = os.getpid()
@@ -256,6 +260,6 @@ def in_a_child(member: Member, message: Message) -> Message:
     answer = ConfigRecord.inflate(data)
     if "params" in answer:
         member.last = asked, answer
-        if "fixed_tensors" in record and record.get("fixed") != member.has:  # for all rounds to come
+        if "fixed_tensors" in record and record.get("fixed") != member.has:  # kept for all later rounds
             member.take(record["fixed_tensors"])
     return reply_with(answer, message)

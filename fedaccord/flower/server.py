@@ -20,34 +20,35 @@ from fedaccord.flower.adapter import LOST, POLL, waiting_for_parts
 from fedaccord.server.sizes import Sizes
 
 RESEND = 5.0
-"""A client that did not answer is sent its order again after so many seconds, or after three times what the slowest
-took in the round before if that is longer; each time after twice as long."""
+"""Seconds after which a client that has not answered is sent its order again, or three times what the slowest client
+took in the round before if that is longer; the wait doubles each time."""
 FIRST = 60.0
-"""The same, before anybody has answered."""
+"""Seconds after which an order is sent again for the first time, until a round has had an answer."""
 ROLL = 30.0
-"""Seconds that a node has to say which client it is, before it is asked again and has twice as long: a stock SuperNode
-starts a Python process with torch for the answer, which on a busy machine may take more than this."""
+"""Seconds within which a node must say which client it is; after that it is asked again and given twice as long. A
+stock SuperNode starts a Python process with torch for the answer, which on a busy machine may take longer."""
 IN_TIME, LEAST = 0.8, 0.1
-"""Of the time that is left, the share that a client may train where partial work counts (the rest is for its start and
-for the way); and the fewest seconds that anybody is given."""
+"""The share of the remaining time for which a client may train where partial work counts (the rest is for starting and
+for sending), and the fewest seconds that any client is given."""
 TOGETHER = 8
-"""So many replies are pulled at once. Whoever announces one and does not send it is waited for, one after the other:
-those of a pull share the time that is left."""
+"""How many replies are pulled at once. Replies that are announced but do not arrive are waited for one after the other,
+so those of one pull share the time that is left."""
 TRIES = 5
-"""A client that has failed so often in a round is left out of it. It is tried again after 1, 2, 4, 8 seconds."""
+"""A client that has failed this often in a round is left out of it; until then it is retried after 1, 2, 4, 8 s."""
 TELL = (5.0, 30.0)
-"""Seconds before it is first said who is being waited for, and between two such lines."""
+"""Seconds before the first log line on who is being waited for, and between two such lines."""
 
 
 class FlowerEngine:
-    """An engine that sends the cohort its order and takes what comes back before the deadline.
+    """An engine that sends the cohort its order and takes the replies that arrive before the deadline.
 
-    A client is known by its own number, whatever node it sits on. An order that got lost with a process is sent again:
-    whoever has to do a round twice starts from what the order names, so it gives the same answer. `keeps`: whether
-    clients keep anything between rounds. `fixed`: the part of the model that is the same everywhere and never changes;
-    each client is sent it once, and again if it says that it lacks it; every order names its checksum. `metrics`: the
-    names of what clients may be asked to measure. `sizes`: where the nodes' numbers of examples are registered.
-    `partial`: whether a client shall stop in time and send what it has done by then.
+    A client is known by its own number, whichever node it runs on. An order that is lost with a process is sent again:
+    a client that does a round twice starts both times from the state that the order names, so it gives the same answer.
+
+    `keeps`: whether clients keep anything between rounds. `fixed`: the part of the model that is the same everywhere
+    and never changes; each client is sent it once, and again if it says that it lacks it; every order names its
+    checksum. `metrics`: the names of the metrics that clients may be asked to measure. `sizes`: where the nodes'
+    numbers of examples are registered. `partial`: whether a client stops in time and sends what it has done by then.
     """
 
     def __init__(
@@ -66,24 +67,24 @@ class FlowerEngine:
         tensors = encode(fixed) if fixed else b""
         self.fixed = wire.fixed_record(tensors) if fixed else None
         self.known_by = hashlib.sha256(tensors).hexdigest() if fixed else ""
-        self.settled: set[int] = set()  # clients that have what is fixed
+        self.settled: set[int] = set()  # clients that have the fixed part of the model
         self.deadline, self.min_replies = deadline, min_replies
         self.nodes: dict[int, int] = {}  # client -> node
-        self.asked: dict[str, int] = {}  # roll-call messages that wait for an answer
-        self.claims: dict[int, int | None] = {}  # node -> the client that it says it is; None: it named none
-        self.lives: dict[int, float] = {}  # node -> seconds that it has for that, if it was too slow before
+        self.asked: dict[str, int] = {}  # roll-call message -> the node that has yet to answer it
+        self.claims: dict[int, int | None] = {}  # node -> the client that it claims to be; None: it named none
+        self.lives: dict[int, float] = {}  # node -> seconds that it has to answer a roll-call, if it has missed one
         self.absent: set[int] = set()  # clients that did not answer in their last round
         self.online: set[int] = set()
-        self.one_by_one = False  # whether replies are pulled singly, since one of them was beyond reading
+        self.one_by_one = False  # whether replies are pulled one at a time, because one could not be read
         self.labels: dict[int, list[int]] = {}  # client -> its examples by class, if its site lets them be known
         self.needed: Mapping[int, int] = {}  # client -> the oldest round that it may have to go on from
         self.pause = FIRST
-        self.end = 0.0  # of the round
+        self.end = 0.0  # of the round, as time.monotonic() counts
         self.sizes = Sizes() if sizes is None else sizes
         self.partial = partial
 
     def train(self, order: Order) -> Iterator[ClientUpdate | Refusal]:
-        """Yield what became of each client of the cohort, in the cohort's order."""
+        """Yield the update or the refusal of each client of the cohort, in the cohort's order."""
         begin, slowest, usable = time.monotonic(), 0.0, 0
         self.end = end = begin + self.deadline
         needed = self.needed if self.keeps else None
@@ -103,7 +104,7 @@ class FlowerEngine:
         due = dict.fromkeys(order.cohort, 0.0)  # client -> when to send (again)
         pause = dict.fromkeys(order.cohort, self.pause)
         done: dict[int, ClientUpdate | Refusal] = {}
-        deaths = Counter[int]()  # of a client's processes in this round
+        deaths = Counter[int]()  # client -> how often its process died, or its reply could not be read
         waiting = list(order.cohort)
         look, tell = 0.0, begin + TELL[0]
         note(logs.ROUND_BEGAN, round=order.round, clients=len(order.cohort))
@@ -133,7 +134,7 @@ class FlowerEngine:
                 if number not in sent:  # a second reply to the same order
                     continue
                 client = sent.pop(number)
-                if reply is None or reply.has_error():  # its process died, or its node is gone: once more, soon
+                if reply is None or reply.has_error():  # its process died, or its node is gone: ask once more, soon
                     deaths[client] += 1
                     due[client] = min(due[client], time.monotonic() + 2.0 ** (deaths[client] - 1))
                     if deaths[client] >= TRIES and client in missing:
@@ -167,7 +168,7 @@ class FlowerEngine:
         self.pause = max(RESEND, 3 * slowest) if slowest else self.pause
 
     def see(self, online: set[int]) -> None:
-        """Take in which nodes are online now, and log which clients went and came back with one."""
+        """Note which nodes are online now, and log the clients that disconnected or came back with one."""
         note(logs.CONTACT, logging.DEBUG)
         for client, node in self.nodes.items():
             if node in self.online - online:
@@ -177,7 +178,7 @@ class FlowerEngine:
         self.online = online
 
     def say_who_is_missing(self, order: Order, missing: Sequence[int], left: float) -> None:
-        """Log how many nodes are being waited for; or, if all are there, how many updates."""
+        """Log how many nodes are being waited for or, if all are online, how many updates."""
         away = [client for client in missing if self.nodes.get(client) not in self.online]
         what, level = (f"{len(away)} of {len(order.cohort)} nodes", logging.WARNING)
         if not away:
@@ -191,22 +192,25 @@ class FlowerEngine:
         note(f"{logs.WAITING} {what}", level, **facts)
 
     def lacks(self, answer: ClientUpdate | Refusal) -> bool:
-        """Tell whether a client says that it has to be sent what is fixed."""
+        """Return whether a client says that it lacks the fixed part of the model."""
         return isinstance(answer, Refusal) and wire.LACKING in answer.why
 
     def hopeless(self, client: int) -> bool:
-        """Tell whether a client missed its last round and is still not connected: if the others suffice, go on."""
+        """Return whether a client missed its last round and is still not connected, and so is not worth waiting for."""
         return client in self.absent and self.nodes.get(client) not in self.online
 
     def send(
         self, letters: Sequence[tuple[int, RecordDict]], round: int, life: float, kind: str = MessageType.TRAIN
     ) -> list[str]:
-        """Send each node its content; return the numbers of the messages."""
+        """Send each node its content and return the numbers of the messages."""
         messages = [wire.request(content, node, kind, life, round) for node, content in letters]
         return list(self.grid.push_messages(messages)) if messages else []
 
     def pull(self, numbers: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
-        """Yield the replies that are there, with the number of what each answers; None for one beyond reading."""
+        """Yield (message number, reply) for each reply that is there.
+
+        The reply is None for every message of a pull in which a reply could not be read.
+        """
         size = 1 if self.one_by_one else TOGETHER
         for part in (list(numbers[first : first + size]) for first in range(0, len(numbers), size)):
             left = max(LEAST, self.end - time.monotonic())
@@ -215,7 +219,7 @@ class FlowerEngine:
                     replies = list(self.grid.pull_messages(part))
             except LOST:
                 raise
-            except Exception:  # somebody sent what flwr cannot put together; what came with it may be lost
+            except Exception:  # flwr could not put a reply together; those that came with it may be lost
                 self.one_by_one = True
                 yield from ((number, None) for number in part)
                 continue
@@ -224,8 +228,11 @@ class FlowerEngine:
                     yield reply.metadata.reply_to_message_id, reply
 
     def call_roll(self) -> None:
-        """Ask every node that has not said so yet which client it is. The first to claim a number has it, and whoever
-        else claimed it (a node that was started again) when the first has gone."""
+        """Ask every node that has not said so yet which client it is.
+
+        The first node to claim a client has it; another that claims it (as after a restart) gets it when the first has
+        gone.
+        """
         self.claims = {node: client for node, client in self.claims.items() if node in self.online}
         self.nodes = {client: node for client, node in self.nodes.items() if node in self.online}
         for node, client in self.claims.items():
@@ -249,7 +256,7 @@ class FlowerEngine:
                     self.labels[client] = labels
 
     def seat(self, client: int | None, node: int) -> bool:
-        """Let a node be this client, unless another is."""
+        """Assign a client to a node, unless another node has it already, and return whether it was assigned."""
         if client is None or client in self.nodes:
             return False
         self.nodes[client] = node
@@ -257,14 +264,14 @@ class FlowerEngine:
         return True
 
     def prune(self, accepted: Mapping[int, int]) -> None:
-        """Name these rounds in the next messages: the clients may forget what is older."""
+        """Name these rounds in the next orders, so that the clients may delete what is older."""
         self.needed = accepted
 
     def open(self, folder: Path | None) -> None:
-        """Do nothing: what clients keep lies with them."""
+        """Do nothing: what clients keep is on their own disks."""
 
     def expect(self, accepted: Mapping[int, int]) -> None:
-        """Do nothing: a client that lacks its part says so itself."""
+        """Do nothing: a client that lacks what it kept says so itself."""
 
     def save(self) -> None:
         """Do nothing: there is nothing to save here."""

@@ -1,4 +1,4 @@
-"""The SuperLink of a federation on one machine: its command line, and its database after a kill."""
+"""The SuperLink of a federation on one machine: its command line, and the state of its database after a kill."""
 
 import contextlib
 import itertools
@@ -12,7 +12,7 @@ from fedaccord.flower.adapter import database_version
 
 
 def command_line(port: int, database: Path, keys: Path | None) -> list[str]:
-    """Return the words that start a SuperLink on loopback; in plaintext, and for anybody, if there are no keys."""
+    """Return the argv that starts a SuperLink on loopback, in plaintext and open to anybody if there are no keys."""
     words = [str(Path(sys.executable).with_name("flower-superlink")), "--host", "127.0.0.1", "--port", str(port)]
     words += ["--database", str(database), "--disable-runtime-dependency-installation", "--isolation", "process"]
     if keys is None:
@@ -23,7 +23,7 @@ def command_line(port: int, database: Path, keys: Path | None) -> list[str]:
 
 
 def free_port() -> int:
-    """Find a port that nobody uses."""
+    """Return the number of a port on loopback that nobody uses."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -31,10 +31,10 @@ def free_port() -> int:
 
 
 def is_whole(database: Path) -> bool:
-    """Tell whether a SuperLink that is not running has finished this database, in the version of this flwr.
+    """Return whether the database of a SuperLink that is not running is complete, in the version of this flwr.
 
-    It is made by a chain of migrations, none of which SQLite takes back when the process is killed in it. Each is noted
-    after its last statement, so a database that names the last one has all of them.
+    A chain of migrations makes it, none of which SQLite rolls back when the process is killed in it. Each is recorded
+    after its last statement, so a database that names the last one has had all of them.
     """
     if not database.is_file():
         return False
@@ -48,7 +48,7 @@ def is_whole(database: Path) -> bool:
 
 
 def set_aside(database: Path) -> Path | None:
-    """Rename a database that is there but not whole, for no SuperLink could start with it; return its new name, if any.
+    """Rename an incomplete database, with which no SuperLink could start; return its new path, if any.
 
     Nothing is lost with it: nodes are registered at every start, and a run goes on from the server's checkpoint.
     """
@@ -69,5 +69,5 @@ def files_of(database: Path) -> list[Path]:
 
 
 def any_there(database: Path) -> bool:
-    """Tell whether any file of a database exists."""
+    """Return whether any file of a database exists."""
     return any(file.exists() for file in files_of(database))

@@ -1,8 +1,9 @@
-"""What travels between the two ends: orders and updates as Flower's records, and back.
+"""The messages between server and clients: orders and updates as Flower's records, and back.
 
 One message goes down and one comes back for each client and round. A message is one record: a few numbers, and tensors
-as safetensors bytes (exact, any dtype). Every object of a message is a request of its own: one is fastest. Only a
-client that goes on from another round than most, or has hyper-parameters of its own, gets a second, tiny record.
+as safetensors bytes (exact, any dtype). Every object of a message is a request of its own, so one is fastest. Only a
+client that goes on from another round than most, has hyper-parameters of its own or must stop in time gets a second,
+tiny record; and only one that lacks the fixed part of the model gets that, as a record of its own.
 """
 
 import json
@@ -19,15 +20,15 @@ from fedaccord.core.packages import decode, encode, flatten, unflatten
 from fedaccord.core.records import OPTIMIZER, ClientUpdate, Hyper, Order, Refusal
 
 VERSION = 4
-"""Of what travels; both ends must speak the same."""
+"""The version of the message format; both ends must use the same."""
 RECORD, FOR_CLIENT, FIXED = "fedaccord", "fedaccord.client", "fedaccord.fixed"
-"""The names of our records in a message: what all clients get, what is this client's, and what is sent to it once."""
+"""The names of our records in a message: one for all clients, one for this client, and one that is sent only once."""
 LACKING = "I have not got the part of the model that is the same everywhere"
-"""What a client says that has to be sent it, or sent it again."""
+"""The refusal of a client that must be sent the fixed part of the model, for the first time or again."""
 CLASSES = 10_000
-"""Classes of which a node may say how many examples it has."""
+"""For how many classes at most a node may say how many examples it has."""
 TEXT = 1 << 18
-"""Bytes of hyper-parameters or metrics at most."""
+"""The largest size of hyper-parameters or metrics as JSON, in bytes."""
 WHOLE = ("steps", "batch_size")
 TENSORS = ("params", "down", "previous", "fixed_tensors")
 NUMBERS = ("version", "round", "since", "needed")
@@ -35,44 +36,44 @@ WORDS = ("experiment", "hyper", "own_hyper", "fixed")
 FLAGS = ("report_loss", "report_metrics")
 IN_AN_ORDER = dict.fromkeys(TENSORS, bytes) | dict.fromkeys(NUMBERS, int) | dict.fromkeys(WORDS, str) \
     | dict.fromkeys(FLAGS, bool) | {"seconds": float}  # fmt: skip
-"""What an order may hold, and of which type."""
+"""The entries that an order may have, and their types."""
 
 ODD = (KeyError, TypeError, ValueError, OverflowError, RuntimeError, AttributeError)
-"""What reading a message can raise if somebody wrote nonsense into it."""
+"""The exceptions that reading a malformed message can raise."""
 
 
 # ---------------------------------------------------------------- messages
 
 
 def request(content: RecordDict, node: int, kind: str, life: float, round: int) -> Message:
-    """Address a message to a node; it is worth nothing after `life` seconds."""
+    """Return a message to a node that expires after `life` seconds."""
     return Message(content, dst_node_id=node, message_type=kind, ttl=life, group_id=str(round))
 
 
 def reply_with(record: ConfigRecord, message: Message) -> Message:
-    """Answer a message with a record."""
+    """Return a reply to a message, with one record as its content."""
     return Message(RecordDict({RECORD: record}), reply_to=message)
 
 
 def records_of(message: Message) -> dict[str, Any]:
-    """Return what is ours in a message, under plain names."""
+    """Return the entries of all our records in a message as one dict."""
     found = message.content.config_records
     return {name: value for part in (RECORD, FOR_CLIENT, FIXED) for name, value in found.get(part, {}).items()}
 
 
 def weight(content: RecordDict) -> int:
-    """Return how many bytes of tensors a message holds; the rest is about a thousand."""
+    """Return how many bytes of tensors a message holds; all else in it takes about a thousand."""
     records = content.config_records.values()
     return sum(len(value) for record in records for value in record.values() if isinstance(value, bytes))
 
 
-# ---------------------------------------------------------------- down
+# ---------------------------------------------------------------- down, to a client
 
 
 def order_record(order: Order, experiment: str, needed: Mapping[int, int] | None) -> ConfigRecord:
-    """Write what every client of the cohort gets: nothing in it says who it is for.
+    """Encode what every client of the cohort gets of an order; nothing in it says which client it is for.
 
-    `needed`: by client, the oldest round that it may have to go on from again; None if clients keep nothing.
+    `needed`: for each client, the oldest round that it may have to go on from again; None if clients keep nothing.
     """
     record = ConfigRecord(
         {
@@ -97,12 +98,12 @@ def order_record(order: Order, experiment: str, needed: Mapping[int, int] | None
 
 
 def fixed_record(data: bytes) -> ConfigRecord:
-    """Write the part of the model that is the same everywhere; `data` is what `encode` makes of it."""
+    """Return the record that carries the fixed part of the model; `data` is what `encode` makes of that part."""
     return ConfigRecord({"fixed_tensors": data})
 
 
 def client_record(order: Order, client: int, needed: Mapping[int, int] | None, shared: ConfigRecord) -> ConfigRecord:
-    """Write where a client's order differs from what all get; mostly nothing."""
+    """Encode where a client's order differs from the record that all clients get; the result is mostly empty."""
     record = ConfigRecord()
     if needed is not None and (own := rounds_of(order, client, needed)) != (shared["since"], shared["needed"]):
         record["since"], record["needed"] = own
@@ -112,17 +113,17 @@ def client_record(order: Order, client: int, needed: Mapping[int, int] | None, s
 
 
 def rounds_of(order: Order, client: int, needed: Mapping[int, int]) -> tuple[int, int]:
-    """Return the round that a client goes on from, and the oldest that it may need again."""
+    """Return the round that a client goes on from, and the oldest round that it may need again."""
     return order.since.get(client, 0), needed.get(client, 0)
 
 
 def written(hyper: Hyper) -> str:
-    """Write hyper-parameters as JSON, without blanks."""
+    """Return hyper-parameters as JSON, without spaces."""
     return json.dumps(hyper.values(), separators=(",", ":"))
 
 
 def read_order(record: Mapping[str, Any], client: int) -> Order:
-    """Read an order at a client; anything odd is refused with a sentence."""
+    """Decode an order that a client received; raise UpdateRefused if anything in it is wrong."""
     if record.get("version") != VERSION:
         raise UpdateRefused(f"the server speaks version {record.get('version')!r}, I speak {VERSION}")
     for name, value in record.items():
@@ -149,7 +150,7 @@ def read_order(record: Mapping[str, Any], client: int) -> Order:
 
 
 def read_hyper(text: str) -> Hyper:
-    """Read hyper-parameters: finite numbers by name, whole where they must be; None leaves one to the client."""
+    """Parse hyper-parameters: finite numbers by name, integers where they must be; null leaves one to the client."""
     values = parse_json(text, TEXT)
     if not isinstance(values, dict):
         raise UpdateRefused("the hyper-parameters are no table")
@@ -164,11 +165,11 @@ def read_hyper(text: str) -> Hyper:
     return Hyper(**{name: values[name] for name in OPTIMIZER}, own=own)
 
 
-# ---------------------------------------------------------------- up
+# ---------------------------------------------------------------- up, to the server
 
 
 def update_record(update: ClientUpdate) -> ConfigRecord:
-    """Write a client's update, with only those losses that it was asked for."""
+    """Encode a client's update as a record, with only those losses that the client was asked for."""
     record = ConfigRecord(
         {
             "client": update.client,
@@ -191,16 +192,16 @@ def update_record(update: ClientUpdate) -> ConfigRecord:
 
 
 def refusal_record(why: str) -> ConfigRecord:
-    """Write that a client refuses an order, and why."""
+    """Return a record that says that a client refuses an order, and why."""
     return ConfigRecord({"why": why[:500]})
 
 
 def read_update(
     client: int, order: Order, record: Mapping[str, Any], metrics: Collection[str] = ()
 ) -> ClientUpdate | Refusal:
-    """Read only what was asked for from a client's reply; it is checked once more before it enters the mean.
+    """Decode from a client's reply only what was asked for; it is checked once more before it enters the mean.
 
-    `metrics`: the names of those that it may send.
+    `metrics`: the names of the metrics that the client may send.
     """
     try:
         if "why" in record:
@@ -222,7 +223,7 @@ def read_update(
 
 
 def read_metrics(text: str, names: Collection[str]) -> dict[str, float]:
-    """Read a client's metrics; anything but finite numbers of these names is refused."""
+    """Parse a client's metrics; raise UpdateRefused if they are anything but finite numbers of these names."""
     metrics = parse_json(text, TEXT)
     if not isinstance(metrics, dict) or not metrics.keys() <= set(names):
         raise UpdateRefused("it sent metrics that it was not asked for")
@@ -235,9 +236,9 @@ def read_metrics(text: str, names: Collection[str]) -> dict[str, float]:
 
 
 def identity_record(client: int, labels: Sequence[int] = (), examples: int = 0) -> ConfigRecord:
-    """Write which client a node is and how many examples it has (0: it says so later).
+    """Return a record that says which client a node is and how many examples it has (0: it says so later).
 
-    `labels`: its examples of each class, where its site lets the server know them.
+    `labels`: how many examples it has of each class, where its site lets the server know that.
     """
     record = ConfigRecord({"client": client})
     if examples:
@@ -248,9 +249,9 @@ def identity_record(client: int, labels: Sequence[int] = (), examples: int = 0) 
 
 
 def read_identity(record: Mapping[str, Any]) -> tuple[int | None, list[int], int]:
-    """Read which client a node claims to be (None if it does not say so in a number), and its examples by class.
+    """Return which client a node claims to be, how many examples it has of each class, and how many in all.
 
-    The last is how many examples it has in all; 0 if it does not say so in a number.
+    What the node does not say, or not in whole numbers, is None, an empty list and 0.
     """
     client, labels, examples = record.get("client"), record.get("labels", []), record.get("examples", 0)
     if not isinstance(labels, list) or len(labels) > CLASSES or not all(type(n) is int and n >= 0 for n in labels):
