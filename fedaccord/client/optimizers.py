@@ -1,4 +1,4 @@
-"""Line 10, the step: SGD in place on all weights at once, or any optimizer of torch's."""
+"""Line 10, the step: SGD in place on all weights at once, or any torch optimizer."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -21,20 +21,20 @@ MakeOptimizer = Callable[..., Optimizer]
 
 
 class Descent(Protocol):
-    """One client's optimizer in one round. Both lists: the model's trained weights, then what is trained beside it."""
+    """One client's optimizer in one round. Weights and gradients: the model's first, then those trained beside it."""
 
     weights: list[Tensor]
 
     def __call__(self, gradients: Sequence[Tensor]) -> None: ...
 
     def kept(self) -> Packages:
-        """What the client keeps of it; nothing if it starts anew each round."""
+        """Return what the client keeps of the optimizer; nothing if it starts anew each round."""
         ...
 
 
 @dataclass(frozen=True)
 class ClientOptimizer:
-    """What the clients step with. `make`: None is SGD, the fast path."""
+    """The clients' choice of an optimizer. `make`: None is SGD, the fast path."""
 
     make: MakeOptimizer | None = None
     nesterov: bool = False
@@ -48,18 +48,18 @@ class ClientOptimizer:
         corrections: Corrections | None = None,
         kept: Packages | None = None,
     ) -> Descent:
-        """For one client's round; `kept` is what it kept after its last."""
+        """Return the optimizer for one client's round; `kept` is what the client kept after its last round."""
         if self.make is None and not self.keep:
             return Sgd(own, beside, hyper, corrections, self.nesterov)
         return TorchDescent(self.made(own, beside, hyper), own, beside, hyper, corrections, self.keep, kept or {})
 
     def made(self, own: Sequence[Tensor], beside: Sequence[Tensor], hyper: Hyper) -> Optimizer:
-        """An optimizer for these weights. What is trained beside the model does not decay."""
+        """Make a torch optimizer for these weights. Weight decay does not apply to what is trained beside the model."""
         make: Any = self.make or torch.optim.SGD
         weights: list[Any] = [*own, *beside]
         more: dict[str, Any] = {}
         if inspect.isclass(make) and "weight_decay" in inspect.signature(make).parameters:
-            more = {"weight_decay": hyper.weight_decay} if hyper.weight_decay else {}  # else its own
+            more = {"weight_decay": hyper.weight_decay} if hyper.weight_decay else {}  # otherwise the optimizer's own
             weights = [{"params": list(own)}, {"params": list(beside), "weight_decay": 0.0}][: 2 if beside else 1]
         if self.make is None:
             more |= {"momentum": hyper.momentum, "nesterov": self.nesterov and hyper.momentum > 0}
@@ -72,7 +72,7 @@ class ClientOptimizer:
         return made
 
     def template(self, own: Sequence[Tensor], beside: Sequence[Tensor], hyper: Hyper) -> Packages:
-        """Tensors like those that a client keeps: what a step with zeros leaves behind."""
+        """Return tensors like those that a client keeps: the state that a step with zeros leaves behind."""
         if not self.keep:
             return {}
         own, beside = ([nn.Parameter(torch.zeros_like(weight)) for weight in each] for each in (own, beside))
@@ -85,7 +85,7 @@ class Sgd:
     """SGD in place, all weights at once; momentum starts anew each round.
 
     `own` are the model's trained weights, `beside` what a method trains along with them. The method's corrections come
-    first: they see the model's weights and gradients only. So do clipping and weight decay.
+    first. Like clipping and weight decay, they apply to the model's own weights and gradients only.
     """
 
     def __init__(
@@ -131,12 +131,12 @@ class Sgd:
 
 
 def length(gradients: Sequence[Tensor]) -> Tensor:
-    """Of the whole gradient."""
+    """Return the Euclidean norm of the whole gradient."""
     return torch.stack(torch._foreach_norm(list(gradients))).norm()
 
 
 def clipped(gradients: Sequence[Tensor], norm: Tensor, longest: float) -> list[Tensor]:
-    """The same direction, no longer than this. In a stack, `norm` has one length for each client."""
+    """Scale gradients down to a norm of at most `longest`; in a stack, `norm` has one value per client."""
     scale = (longest / norm.clamp(min=1e-12)).clamp(max=1)
     return [
         gradient * scale.view(-1, *(1,) * (gradient.dim() - 1)) if scale.dim() else gradient * scale
@@ -145,7 +145,7 @@ def clipped(gradients: Sequence[Tensor], norm: Tensor, longest: float) -> list[T
 
 
 class TorchDescent:
-    """A torch optimizer."""
+    """A `Descent` that steps with a torch optimizer."""
 
     def __init__(
         self,
@@ -179,14 +179,14 @@ class TorchDescent:
         if not self.keep:
             return {}
         state = read_state(self.optimizer)
-        if type(self.optimizer) is torch.optim.SGD:  # without momentum it has none, but may have in another round
+        if type(self.optimizer) is torch.optim.SGD:  # it has no buffer without momentum, but may in another round
             for number, weight in enumerate(self.weights):
                 state.setdefault(f"{number}.momentum_buffer", torch.zeros_like(weight.detach()).cpu())
         return {STATE: state}
 
 
 def read_state(optimizer: Optimizer) -> Params:
-    """Its state, one tensor for each weight and name: 0.exp_avg, 0.step ..."""
+    """Return an optimizer's state, one tensor for each weight and name: 0.exp_avg, 0.step ..."""
     state = optimizer.state_dict()["state"]
     return {
         f"{number}.{name}": torch.as_tensor(value).detach().cpu().clone()
@@ -197,7 +197,7 @@ def read_state(optimizer: Optimizer) -> Params:
 
 
 def load_state(optimizer: Optimizer, saved: Params) -> None:
-    """Go on from what `read_state` gave; the rate and the like stay as they are."""
+    """Restore the state that `read_state` returned; the learning rate and other options stay as they are."""
     state: dict[int, dict[str, Any]] = {}
     for name, value in saved.items():
         number, _, what = name.partition(".")
@@ -210,7 +210,7 @@ def load_state(optimizer: Optimizer, saved: Params) -> None:
 
 
 def optimizers() -> Mapping[str, type[Optimizer]]:
-    """Torch's own, by name in small letters: those for any weights that do not call the loss themselves."""
+    """Return torch's own optimizers by lower-case name: those for any weights that do not call the loss themselves."""
     found = {name.lower(): each for name, each in vars(torch.optim).items() if inspect.isclass(each)}
     return {
         name: each
@@ -221,7 +221,7 @@ def optimizers() -> Mapping[str, type[Optimizer]]:
 
 
 def by_name(name: str) -> MakeOptimizer | None:
-    """The optimizer of this name; None for sgd, which has a fast path."""
+    """Return the optimizer of this name; None for sgd, which has a fast path."""
     if name == "sgd":
         return None
     known = optimizers()
@@ -231,7 +231,7 @@ def by_name(name: str) -> MakeOptimizer | None:
 
 
 def check_settings(make: MakeOptimizer | None, momentum: float, nesterov: bool, decay: float) -> None:
-    """Complain about a setting that would have no effect."""
+    """Raise SettingsError for a setting that would have no effect."""
     if nesterov and not momentum:
         raise SettingsError("nesterov = true: there is no momentum; set momentum too")
     if make is not None and (momentum or nesterov):

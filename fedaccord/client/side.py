@@ -1,4 +1,4 @@
-"""A method's client parts, bound to one model: what the loop and the stacks call."""
+"""A method's client parts, bound to one model, as the loop and the stacks call them."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -59,7 +59,7 @@ class ClientSide:
         kept: Packages,
         data: ClientData | None = None,
     ) -> "ClientRound":
-        """One client at the beginning of its round; `model` holds the received parameters already."""
+        """Begin one client's round; `model` holds the received parameters already."""
         works = []
         for part, made in self.parts:
             down, mine = part.own(order.down), part.own(kept)
@@ -75,7 +75,7 @@ class ClientSide:
         kept: Packages,
         stacked: bool = False,
     ) -> "Corrections | None":
-        """The hook before each optimizer step, or None if no part has one.
+        """Return the hook before each optimizer step, or None if no part has one.
 
         `weights`: the names of what is trained and travels; `received`: its values as they came. `stacked`: every
         tensor has a leading axis for the clients.
@@ -94,20 +94,20 @@ class ClientSide:
         return Corrections(steps, gradients, len(weights), any(made.looks_back for _, made in active))
 
     def held(self, kept: Packages) -> Packages:
-        """What a client kept, with zeros in the slots of a client that never kept anything."""
+        """Return what a client kept, with zeros in the slots in which it has not kept anything yet."""
         return {**self.zeros, **kept}
 
 
 class Corrections:
-    """The methods' in-place hooks before an optimizer step, at one fixed place."""
+    """The parts' in-place hooks before each optimizer step, as one function of weights and gradients."""
 
     def __init__(self, steps: Sequence[tuple[ClientPart, Step]], gradients: bool, count: int, looks_back: bool = False):
         self.steps = steps
-        self.count = count  # of the trained weights, the first so many: those that travel
+        self.count = count  # how many of the trained weights travel: they come first
         self.gradients = gradients  # whether gradients may be changed: then they must not be shared with anything
         self.looks_back = looks_back
         self.last: list[Tensor] = []  # the weights of the step before, if a part looks back
-        self.before: Sequence[Tensor] = ()  # this mini-batch's gradients there: whoever runs the steps sets it
+        self.before: Sequence[Tensor] = ()  # this mini-batch's gradients at `last`, set by whoever runs the steps
 
     def __call__(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         if self.looks_back:
@@ -120,7 +120,7 @@ class Corrections:
             made.correct(step)
 
     def memory(self, made: ClientPart) -> Mapping[str, Any]:
-        """What a part has left in its steps' memory."""
+        """Return what a part has left in its steps' memory."""
         return next((step.memory for other, step in self.steps if other is made), {})
 
 
@@ -145,7 +145,7 @@ class ClientRound:
         self.own = [module for work in works for module in work.own]
 
     def __call__(self, inputs: Batch, targets: Batch) -> Tensor:
-        """The loss of one mini-batch: a scalar with a graph to all that is trained."""
+        """Compute the loss of one mini-batch: a scalar with a graph to all that is trained."""
         with ExitStack() as stack:
             for work in self.works:
                 stack.enter_context(work.watch(inputs))
@@ -165,11 +165,12 @@ class ClientRound:
         place: int = 0,
         steps: int | None = None,
     ) -> tuple[Packages, Packages]:
-        """Line 12: what is sent up beside the model, and what the client keeps; `beside` is not the method's own.
+        """Line 12: return what the client sends up beside the model, and what it keeps.
 
-        `corrections`: those of its steps, and `place` this client's among the clients that they were made for.
-        `steps`: the iterations that it did, where they are fewer than it was asked for. If the round blew up, the
-        client keeps what it had: a bad round must not spoil the next one.
+        `beside`: what it keeps that is not the method's own. `corrections`: those of its steps, and `place` this
+        client's row among the clients that they were made for. `steps`: the iterations that it did, where they are
+        fewer than it was asked for. If the round blew up, the client keeps what it had: a bad round must not spoil the
+        next one.
         """
         sent: dict[str, Params] = {}
         kept: dict[str, Params] = dict(beside or {})
@@ -189,7 +190,7 @@ class ClientRound:
 
 
 def declared(packages: Packages, templates: Mapping[str, Params], does: str) -> None:
-    """What is not declared can neither travel nor be kept: a mistake in the method, told as such."""
+    """Raise MethodError unless a method sends or keeps exactly the slots and tensors that it declares."""
     for slot in sorted(packages.keys() ^ templates.keys()):
         what = "which it did not declare" if slot in packages else "as it declares, but there is none"
         raise MethodError(f"the method {does} {slot!r}, {what}")

@@ -37,41 +37,41 @@ TEST_BATCH = 128
 
 @dataclass(frozen=True)
 class Site:
-    """What it takes to run clients: the same value serves every engine."""
+    """Everything that it takes to run clients; the same value serves every engine."""
 
     model: nn.Module
     method: ClientSide
     clients: Sequence[ClientData]
     prepare: Prepare
     objective: Objective
-    measure: LossFunction  # what a client's reports of L_t are measured by
+    measure: LossFunction  # the loss that clients report for L_t
     seed: int
     ready: bool = False  # whether the clients' inputs are already what the model sees: `prepare` changes nothing
     optimizer: ClientOptimizer = field(default_factory=ClientOptimizer)
     store: str = "auto"  # where clients keep things: memory, disk, or auto: on disk if it would not fit
     travel: Travel | None = None  # which of the model's tensors travel; None: all
-    stays: Params = field(default_factory=dict)  # of what does not travel and may change in training: how it starts
+    stays: Params = field(default_factory=dict)  # first values of what does not travel but may change in training
     still: tuple[str, ...] = ()  # modules that are not to be changed, not even their statistics
-    tests: Sequence[ClientData] = ()  # what each client keeps to measure the metrics on; empty: nobody does
+    tests: Sequence[ClientData] = ()  # what each client keeps to measure the metrics on; empty: none does
     metrics: Sequence[Metric] = ()
 
     @property
     def names(self) -> Container[str] | None:
-        """Of the tensors that travel; None: all."""
+        """The names of the tensors that travel; None: all."""
         return None if self.travel is None else self.travel.names
 
     def whole(self, params: Params, kept: Packages) -> Params:
-        """What a client puts into the model: what travelled, and its own part as it kept it, or as it starts."""
+        """Return what a client puts into the model: what travelled, and its own part as it kept it, or as it starts."""
         return {**self.stays, **kept.get(HOME, {}), **params} if self.stays else params
 
     def set_going(self, model: nn.Module) -> None:
-        """Into the mode for training, but for modules whose buffers must not change."""
+        """Put the model into training mode, except for the modules whose buffers must not change."""
         model.train()
         for name in self.still:
             model.get_submodule(name).eval()
 
     def trained(self, model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The trained weights: those that travel, and those that stay."""
+        """Return the trained weights in two tables: those that travel, and those that stay."""
         weights = trained_weights(model)
         if self.travel is None or not self.travel.home:
             return weights, {}
@@ -79,26 +79,26 @@ class Site:
         return own, {name: weight for name, weight in weights.items() if name not in own}
 
     def kept_at_home(self, model: nn.Module) -> Packages:
-        """The client's own part of the model, for it to keep."""
+        """Return a copy of the client's own part of the model, for it to keep."""
         return {HOME: read_params(model, self.travel.home)} if self.travel is not None and self.travel.home else {}
 
 
 class Trainer(Protocol):
-    """How a process trains the clients it is given."""
+    """A way for a process to train the clients that it is given."""
 
     def groups(self, clients: Sequence[int], order: Order) -> list[list[int]]:
-        """The clients, cut into the groups that are trained together; the same cut on every engine."""
+        """Divide the clients into the groups that are trained together, in the same way on every engine."""
         ...
 
     def train(
         self, order: Order, clients: Sequence[int], kept: Sequence[Packages]
     ) -> Iterator[tuple[ClientUpdate, Packages]]:
-        """One group; `kept` is what each of them kept. Their updates, and what they keep now."""
+        """Train one group, and yield each client's update and what it keeps now; `kept` is what each kept before."""
         ...
 
 
 class OneByOne:
-    """A loop: the reference."""
+    """The reference trainer: a loop that trains one client after the other."""
 
     def __init__(self, site: Site):
         self.site = site
@@ -115,7 +115,7 @@ class OneByOne:
 
 
 def train(site: Site, model: nn.Module, order: Order, client: int, kept: Packages) -> tuple[ClientUpdate, Packages]:
-    """One client's round: what it sends, and what it keeps to itself.
+    """Run one client's round, and return what it sends and what it keeps to itself.
 
     `model` is a workspace: its parameters are overwritten.
     """
@@ -124,7 +124,7 @@ def train(site: Site, model: nn.Module, order: Order, client: int, kept: Package
 
 
 def one_round(site: Site, model: nn.Module, order: Order, client: int, kept: Packages) -> tuple[ClientUpdate, Packages]:
-    """The same; whatever it raises is told with its place by `train`."""
+    """Run one client's round, like `train`, but without adding the client and the round to an error."""
     end = None if order.seconds is None else time.monotonic() + order.seconds
     data, hyper = site.clients[client], order.hyper_of(client)
     reports = (*reported(site, model, order, client, kept), tested(site, model, order, client, kept))
@@ -167,7 +167,7 @@ def looked_back(
     inputs: Batch,
     targets: Batch,
 ) -> Sequence[Tensor]:
-    """The gradients of this mini-batch at other weights; model, buffers and random numbers are then as they were."""
+    """Return the mini-batch's gradients at the weights `last`; restore weights, buffers and torch's random state."""
     here = [[each.detach().clone() for each in tensors] for tensors in (weights, list(model.buffers()))]
     with torch.random.fork_rng():
         with torch.no_grad():
@@ -185,8 +185,10 @@ def looked_back(
 def reported(
     site: Site, model: nn.Module, order: Order, client: int, kept: Packages
 ) -> tuple[float | None, float | None]:
-    """The scalars of the paper's second way of line 15: the loss of w_t, and if asked for that of w_{t-1}, on the same
-    small part of the client's data."""
+    """Line 15, the paper's second way: return the client's loss of w_t and, if asked for, of w_{t-1}.
+
+    Both are measured on the same small part of the client's data.
+    """
     if not order.report_loss:
         return None, None
     losses: list[float | None] = [None, None]
@@ -202,7 +204,7 @@ def reported(
 
 @torch.no_grad()
 def tested(site: Site, model: nn.Module, order: Order, client: int, kept: Packages) -> Mapping[str, float]:
-    """The metrics of w_t, with the client's own part of the model if it has one, on what it keeps for that."""
+    """Return the metrics of w_t, with the client's own part of the model if it has one, on its examples for tests."""
     if not order.report_metrics or not site.tests or not len(site.tests[client]):
         return {}
     load_params(model, site.whole(order.params, kept))
@@ -216,7 +218,7 @@ def tested(site: Site, model: nn.Module, order: Order, client: int, kept: Packag
 
 @contextmanager
 def failure_named(client: int, round: int) -> Iterator[None]:
-    """Whatever the user's model, loss or data raise is told with the place where it happened."""
+    """Turn whatever the user's model, loss or data raise inside the block into a TaskError with client and round."""
     place = f"client {client}, round {round}"
     try:
         yield
@@ -229,7 +231,7 @@ def failure_named(client: int, round: int) -> Iterator[None]:
 
 
 def minibatches(site: Site, order: Order, client: int) -> Tensor:
-    """Line 9: the examples of each step, (steps, batch): shuffled passes over the client's data, end to end.
+    """Line 9: draw the examples of each step, (steps, batch), from shuffled passes over the client's data, end to end.
 
     A client with fewer examples than a batch uses all that it has in every step.
     """

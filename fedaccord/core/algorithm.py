@@ -1,4 +1,4 @@
-"""Algorithm 1. The numbers at the right margin are the paper's line numbers."""
+"""The paper's Algorithm 1. The numbers at the right margin are its line numbers."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,17 +35,17 @@ from fedaccord.core.stopwatch import Stopwatch
 T = TypeVar("T")
 
 LAST, BEST = "last", "best"
-"""The names of the model itself, and of the best one so far, among those that may be handed out."""
+"""The names under which the model of the last round and the best model so far may be handed out."""
 
 PLAUSIBLE = (0.003, 0.2)
-"""How far the clients of a network go in a first round, as a share of its norm. In the middle of the grid it was 0.01
-to 0.08 on all problems of the lab; a network that went further than this often did not recover."""
+"""The plausible range of the clients' steps in a first round, as a share of the model's norm. In the middle of the grid
+they were 0.01 to 0.08 on all problems of the lab; a network that went further than this range often did not recover."""
 TRIES = 4
-"""Rounds in which the first step may be put into that proportion."""
+"""The number of rounds in which a first step outside that range may be corrected."""
 
 
 class Aggregated(Protocol):
-    """What line 14 makes of a round's updates."""
+    """The result of line 14: a round's updates, aggregated."""
 
     @property
     def model(self) -> Snapshot: ...
@@ -86,35 +86,35 @@ class Server(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Lines 15 and 16: what becomes of a round."""
+    """Lines 15 and 16: the outcome of a round."""
 
     model: Snapshot
     loss: float | None  # of the model that is rewarded
     last_loss: float | None  # of the model itself
-    reward: float | None  # of the oldest choice whose reward was not known
+    reward: float | None  # of the oldest choice that was still without one
     carried_out: bool = True  # whether this round's own hyper-parameters had any effect
-    guard: str | None = None  # what was done that the paper does not do, in words
-    stretch: Stretch | None = None  # the length of the server's step, where it was looked for
+    guard: str | None = None  # what a guard did that the paper does not do, in words
+    stretch: Stretch | None = None  # the length of the server's step, where it was searched for
 
 
 Measure = Callable[[Snapshot, str], Measured]
-"""(a model, which of it: the last or a running mean) -> its loss."""
+"""(a snapshot, the name of its last model or of a running mean) -> the loss of that model."""
 
 Guard = Callable[[ServerState, Aggregated, Measure], Verdict]
-"""(state before, what line 14 made of the round, how to measure) -> what becomes of the round."""
+"""(the state before the round, the result of line 14, a function that measures) -> the outcome of the round."""
 
 
 @dataclass(frozen=True)
 class Watch:
-    """How the best model is told from the others on the server's set, and what follows from it."""
+    """How the best model so far is found on the server's set, and what it is used for."""
 
-    patience: int = 0  # rounds without a better one after which the run is over; 0: as many as there are
+    patience: int = 0  # rounds without a better model after which the run ends; 0: no limit
     keep: bool = False  # whether the best model is kept and handed out
-    metric: Callable[[Params], float | None] | None = None  # None: by the loss
-    higher: bool = False  # whether more is better
+    metric: Callable[[Params], float | None] | None = None  # None: the loss decides
+    higher: bool = False  # whether a higher score is better
 
     def better(self, score: float, kept: Best | None) -> bool:
-        """Whether this score beats the best so far; an equal one does not."""
+        """Return whether this score beats the best so far; an equal score does not."""
         return kept is None or (score > kept.score if self.higher else score < kept.score)
 
 
@@ -136,15 +136,15 @@ class Experiment:
     total_examples: int | None = None  # the paper's N; None: the cohort's
     test_every: int = 1
     clients_report: bool = False  # L_t comes from the clients (the paper's second way)
-    paired: bool = False  # they measure w_{t-1} as well, on the same examples
-    clients_test: bool = False  # they measure the metrics, each on a part of its own data
-    own_parts: bool = False  # a part of the model is each client's own
-    watch: Watch | None = None  # for the best model, which takes a set of the server's
-    data: Callable[[], Iterable[torch.Tensor]] = tuple  # what the clients hold here, to know it again after a resume
+    paired: bool = False  # the clients measure w_{t-1} as well, on the same examples
+    clients_test: bool = False  # the clients measure the metrics, each on a part of its own data
+    own_parts: bool = False  # each client keeps a part of the model to itself
+    watch: Watch | None = None  # how the best model is found, which takes a set at the server
+    data: Callable[[], Iterable[torch.Tensor]] = tuple  # the clients' data, to recognise it after a resume
 
 
 def start(experiment: Experiment, params: Params) -> ServerState:
-    """Lines 1 and 2: the state before the first round."""
+    """Lines 1 and 2: return the state before the first round, with the initial model's loss."""
     model = experiment.server.start(params)
     loss = experiment.loss(params, []).loss
     if loss is not None and not math.isfinite(loss):
@@ -156,14 +156,14 @@ def start(experiment: Experiment, params: Params) -> ServerState:
 
 
 def run(experiment: Experiment, state: ServerState) -> Iterator[tuple[ServerState, RoundLog]]:
-    """Line 3: round after round. The caller keeps what it wants and may stop after any round."""
+    """Line 3: run round after round, and yield the new state and the log of each; the caller may stop after any."""
     while not over(experiment, state.round, state.kept):
         state, log = run_round(experiment, state)
         yield state, log
 
 
 def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog]:
-    """One round: lines 4-18."""
+    """Lines 4-18: run one round, and return the new state and the round's log."""
     t, clock = state.round + 1, Stopwatch()
     cohort = sample_cohort(ex.clients, ex.fraction, ex.seed, t, ex.passes)  #                            5
     with clock("policy"):
@@ -213,14 +213,18 @@ def run_round(ex: Experiment, state: ServerState) -> tuple[ServerState, RoundLog
 
 
 def tests_in(ex: Experiment, round: int) -> bool:
-    """Whether the metrics are measured in this round."""
+    """Return whether the metrics are measured in this round."""
     return round % ex.test_every == 0 or round == ex.rounds
 
 
 def tested(
     ex: Experiment, round: int, model: Snapshot, kept: Best | None, measure: Measure, accepted: Sequence[Accepted]
 ) -> tuple[str | None, dict[str, float]]:
-    """The name and the metrics of what would be handed out, in a round that is tested; or what the clients measured."""
+    """Return the name and the metrics of the model that would be handed out, or None and what the clients measured.
+
+    The model is chosen in the last round, and in every tested round if there is a test set. Without a test set, its
+    metrics are those that the clients measured.
+    """
     reported = mean_metrics(accepted)
     if not over(ex, round, kept) and (ex.metrics is None or not tests_in(ex, round)):
         return None, reported
@@ -229,7 +233,7 @@ def tested(
 
 
 def mean_metrics(accepted: Sequence[Accepted]) -> dict[str, float]:
-    """What the clients measured themselves, each by its examples; nothing if they were not asked."""
+    """Return the means of the metrics that the clients measured, weighted by examples; empty if none was asked for."""
     names = dict.fromkeys(name for each in accepted for name in each.metrics)
     found = {}
     for name in names:
@@ -239,20 +243,20 @@ def mean_metrics(accepted: Sequence[Accepted]) -> dict[str, float]:
 
 
 def extremes(state: ServerState, loss: float | None) -> tuple[float | None, float | None]:
-    """The first and the smallest loss of the model itself, after one more; nothing if the first is not known."""
+    """Return the first and the smallest loss of the last model, this one included; None for both without a first."""
     first = loss if state.round == 0 and state.first_loss is None else state.first_loss
     known = [each for each in (state.best_loss, loss) if each is not None]
     return first, None if first is None else min(known, default=None)
 
 
 def own_choice(h: Proposal, names: Sequence[str], client: int) -> dict[str, dict[str, Any]]:
-    """What was chosen for this client by itself, for its line in the log; nothing if it was the same for all."""
+    """Return the log entry of the hyper-parameters that were chosen for this client alone; empty if there are none."""
     return {"hyper": {name: h.each[client][name] for name in names}} if client in h.each else {}
 
 
 def measuring(ex: Experiment, accepted: Sequence[Accepted] = ()) -> Measure:
-    """Line 15: the loss of a model, or of a running mean of it; each is measured once."""
-    known: dict[int, tuple[ref[Snapshot], dict[str, Measured]]] = {}  # by id; models that were only tried may go
+    """Line 15: return a function that measures the loss of a model or of a running mean of it, each only once."""
+    known: dict[int, tuple[ref[Snapshot], dict[str, Measured]]] = {}  # by id; weak references let tried models go
 
     def measure(model: Snapshot, which: str) -> Measured:
         own, found = known.get(id(model), (None, {}))
@@ -266,20 +270,20 @@ def measuring(ex: Experiment, accepted: Sequence[Accepted] = ()) -> Measure:
 
 
 def over(ex: Experiment, round: int, kept: Best | None) -> bool:
-    """Whether the run ends with this round: it was the last, or the best model is too long ago."""
+    """Return whether the run ends with this round: it is the last, or there was no better model for too long."""
     waited = ex.watch is not None and kept is not None and out_of_patience(ex.watch.patience, round, kept.round)
     return waited or round >= ex.rounds
 
 
 def out_of_patience(patience: int, round: int, best: int | None) -> bool:
-    """Whether the best round is so many rounds ago."""
+    """Return whether the best round is at least `patience` rounds ago; never, if `patience` is 0."""
     return patience > 0 and best is not None and round - best >= patience
 
 
 def watched(
     ex: Experiment, round: int, model: Snapshot, kept: Best | None, measure: Measure
 ) -> tuple[float | None, Best | None]:
-    """This round's score on the server's set, and the best model so far; nothing if nobody asked for it."""
+    """Return this round's score on the server's set and the best model so far; None for both if nothing is watched."""
     if ex.watch is None:
         return None, None
     name, params = handed_out(ex, model, measure)
@@ -291,10 +295,10 @@ def watched(
 
 
 def handed_out(ex: Experiment, model: Snapshot, measure: Measure, kept: Best | None = None) -> tuple[str, Params]:
-    """The model to use, and its name: the best so far if that is kept, or this round's.
+    """Return the name and the parameters of the model to use: the best so far if that is kept, or else this round's.
 
-    Of this round's last model and its running means it is the one with the smallest loss at the server. Without a
-    server's set nobody can tell them apart; then it is the first of the means.
+    Of this round's last model and its running means it is the one with the smallest loss at the server. Without a set
+    at the server they cannot be told apart; then it is the first of the means.
     """
     if kept is not None and kept.params:
         return BEST, kept.params

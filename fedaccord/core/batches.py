@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 IGNORED = -100
-"""A class number that is none: a place in a sequence without a target, such as padding. Torch's own number for it."""
+"""The class number of a place in a sequence that has no target, such as padding: torch's own number for it."""
 
 Batch = Any
 """A tensor, or a tuple or dict of tensors of equal length."""
 
 
 def leaves(batch: Batch) -> list[Tensor]:
-    """Its tensors, in order. A model's output may also be nested, or hold things that are no tensors."""
+    """Return a batch's tensors in order. A model's output may also be nested; what is not a tensor is left out."""
     if isinstance(batch, Tensor):
         return [batch]
     parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, tuple | list) else ()
@@ -23,14 +23,14 @@ def leaves(batch: Batch) -> list[Tensor]:
 
 
 def named_leaves(batch: Batch) -> list[tuple[str, Tensor]]:
-    """The same with what a person would call each; a single tensor has no name."""
+    """Return a batch's tensors, each with its dict key or its position as a name; a single tensor has an empty name."""
     if isinstance(batch, Tensor):
         return [("", batch)]
     return [(str(name), value) for name, value in (batch.items() if isinstance(batch, dict) else enumerate(batch))]
 
 
 def mapped(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
-    """The same form, with every tensor changed."""
+    """Apply a function to every tensor of a batch, and return the results in the same form."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, dict):
@@ -42,19 +42,19 @@ def mapped(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
 
 
 def like(form: Batch, tensors: Sequence[Tensor]) -> Batch:
-    """These tensors in the form of another batch: `leaves` undone."""
+    """Arrange tensors in the form of another batch: the inverse of `leaves`."""
     rest = iter(tensors)
     return mapped(lambda _: next(rest), form)
 
 
 def together(batches: Sequence[Batch], join: Callable[[list[Tensor]], Tensor] | None = None) -> Batch:
-    """Several batches of one form as one, end to end."""
+    """Join several batches of one form into one, end to end unless `join` says how to join their tensors."""
     columns = zip(*map(leaves, batches), strict=True)
     return like(batches[0], [(join or joined)(list(column)) for column in columns])
 
 
 def joined(tensors: list[Tensor]) -> Tensor:
-    """End to end; where they are of several lengths, as sequences may be, padded to the longest."""
+    """Concatenate tensors along the first axis; sequences of several lengths are padded to the longest."""
     if len({tensor.shape[1:] for tensor in tensors}) == 1:
         return torch.cat(tensors)
     longest = [max(sizes) for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True)]
@@ -67,28 +67,28 @@ def joined(tensors: list[Tensor]) -> Tensor:
 
 
 def plain(batch: Batch) -> Batch:
-    """On the CPU, and in a type that every library knows."""
+    """Move a batch to the CPU, in types that every library knows: floats of less than 32 bits become float32."""
     return mapped(lambda x: x.cpu().float() if x.is_floating_point() and x.element_size() < 4 else x.cpu(), batch)
 
 
 def count(batch: Batch) -> int:
-    """The number of its examples."""
+    """Return the number of examples in a batch."""
     return len(leaves(batch)[0])
 
 
 def is_batch(value: object) -> bool:
-    """Whether it is of one of the three forms."""
+    """Return whether a value is a tensor, or a tuple or dict of tensors that is not empty."""
     parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
     return bool(parts) and all(isinstance(part, Tensor) for part in parts)
 
 
 def clone(batch: Batch) -> Batch:
-    """A copy, for a model may work in place."""
+    """Return a copy of a batch, since a model may change its inputs in place."""
     return mapped(torch.clone, batch)
 
 
 def output_of(model: nn.Module, inputs: Batch) -> Any:
-    """The model's output: a tuple is given as positional arguments, a dict by name."""
+    """Return the model's output; a tuple of inputs is passed as positional arguments, a dict by name."""
     if isinstance(inputs, Tensor):
         return model(inputs)
     return model(**inputs) if isinstance(inputs, dict) else model(*inputs)

@@ -1,4 +1,4 @@
-"""Who trains in a round (line 5)."""
+"""The choice of the clients that train in a round (line 5)."""
 
 import math
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from fedaccord.core.seeds import generator
 
 
 def sample_cohort(clients: int, fraction: float, seed: int, round: int, passes: bool = True) -> tuple[int, ...]:
-    """Line 5: a selection of C*K clients (at least one), in client order.
+    """Line 5: select C*K clients (at least one), and return them in client order.
 
-    In passes: all clients in a new random order, cut into cohorts; the last cohort of a pass is filled up with those
-    who were the first in it. So everyone trains at least once in 1/C rounds.
+    With `passes`, all clients are put in a new random order and cut into cohorts; the last cohort of a pass is filled
+    up with the clients that were first in it. So every client trains at least once in 1/C rounds.
     """
     # PAPER (line 5): a random selection. HERE: in shuffled passes. WHY: whose turn it was is most of the noise in L_t
     # where clients differ; see docs/deviations.md.
@@ -25,7 +25,7 @@ def sample_cohort(clients: int, fraction: float, seed: int, round: int, passes: 
 
 
 def times_asked(clients: int, fraction: float, seed: int, passes: bool = True) -> Callable[[int], int]:
-    """How often the client that was in most cohorts was in them, up to a round and with it."""
+    """Return a function that counts the cohorts, up to and including a round, of the client that was in most."""
     counts, known = [0] * clients, [0]
 
     def most(round: int) -> int:
@@ -39,7 +39,7 @@ def times_asked(clients: int, fraction: float, seed: int, passes: bool = True) -
 
 
 def pass_length(clients: int, fraction: float) -> int:
-    """How many rounds it takes until everyone has trained."""
+    """Return how many rounds it takes until every client has trained."""
     return math.ceil(clients / cohort_size(clients, fraction))
 
 

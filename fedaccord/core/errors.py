@@ -2,7 +2,7 @@
 
 
 class FedAccordError(Exception):
-    """Anything the user can act on. The command line exits with 2."""
+    """An error that the user can act on. The command line exits with 2."""
 
 
 class SettingsError(FedAccordError):
@@ -30,7 +30,7 @@ class UpdateRefused(FedAccordError):
 
 
 class Diverged(UpdateRefused):
-    """An update with values that are not finite: its client's training blew up."""
+    """An update whose client's training blew up: a value is not finite, or is absurdly large."""
 
 
 class MatchingError(FedAccordError):
@@ -38,7 +38,7 @@ class MatchingError(FedAccordError):
 
 
 class MethodError(FedAccordError):
-    """A method that sends or keeps what it did not declare, or reads what is no hyper-parameter of the run."""
+    """A method that sends or keeps what it did not declare, or reads a hyper-parameter that the run does not have."""
 
 
 class EngineError(FedAccordError):
@@ -46,9 +46,9 @@ class EngineError(FedAccordError):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of somebody else's code says, without what follows."""
+    """Return the first line of an error's message, which in other people's code may have many lines or none."""
     return next(iter(str(error).strip().splitlines()), "")
 
 
 class FedAccordWarning(UserWarning):
-    """Something that a person should know although the run went on."""
+    """A warning of something that a person should know although the run went on."""

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whatever happens to the machine."""
+"""Files that are either complete or absent, whatever happens to the machine."""
 
 import contextlib
 import errno
@@ -19,7 +19,7 @@ def make_folder(path: Path) -> None:
 
 
 def make_durably(path: Path, mode: int = 0o777) -> None:
-    """Make a folder, with those above it that are missing, that is there after a power cut; an OSError if it cannot."""
+    """Create a folder and its missing parents so that they survive a power cut; raise OSError if that fails."""
     if not path.is_dir():
         make_durably(path.parent)
         path.mkdir(mode, exist_ok=True)
@@ -27,7 +27,7 @@ def make_durably(path: Path, mode: int = 0o777) -> None:
 
 
 def cannot_be_written(path: Path, error: OSError) -> RunError:
-    """What to say of a full disk, a folder that is read-only, or a disk that fails."""
+    """Return the error to raise for a full disk, a read-only folder or a failing disk."""
     todo = {errno.ENOSPC: "make room", errno.EDQUOT: "make room", errno.EFBIG: "allow larger files"}
     return RunError(
         f"{path}: cannot be written: {error.strerror}; {todo.get(error.errno or 0, 'make it writable')} and start "
@@ -44,14 +44,17 @@ def remove(path: Path) -> None:
 
 
 def clear_rests(*folders: Path) -> None:
-    """Delete what processes that were killed while they wrote have left in folders that nobody else writes to."""
+    """Delete the temporary files that killed processes have left in folders to which no other process writes."""
     for folder in folders:
         for rest in folder.glob(".*.part"):
             rest.unlink(missing_ok=True)
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """A temporary file beside it, flushed to disk, renamed, the folder flushed; a failure leaves no rest."""
+    """Write a file that is complete or absent after a crash, and on disk when this returns.
+
+    A temporary file beside it is flushed to disk and renamed, then the folder is flushed; a failure leaves no rest.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
@@ -61,17 +64,17 @@ def write_durably(path: Path, data: bytes, mode: int = 0o644) -> None:
         os.replace(temporary, path)
         flush_folder(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):  # a folder that has become read-only keeps it
+        with contextlib.suppress(OSError):  # it stays in a folder that has become read-only
             temporary.unlink()
         raise cannot_be_written(path, error) from error
 
 
 NOTE = 7 << 20
-"""Bytes of a JSON text at most. Python's values take up to 20 times as much."""
+"""The most bytes that a JSON text may have. In Python its values take up to 20 times as many."""
 
 
 def parse_json(text: bytes | str, most: int = NOTE) -> Any:
-    """The values of a JSON text; a ValueError if it is not one, too long or too deep."""
+    """Return the value of a JSON text; raise ValueError if it is invalid, too long or too deeply nested."""
     if len(text) > most:
         raise ValueError(f"{len(text):,} bytes of JSON, expected {most:,} at most")
     try:
@@ -81,12 +84,12 @@ def parse_json(text: bytes | str, most: int = NOTE) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The same of a file, of which no more is read than may be there."""
+    """Return the value of a JSON file; raise ValueError if it is invalid, too deeply nested, or too long to be read."""
     return parse_json(read_up_to(path, NOTE))
 
 
 def read_up_to(path: Path, most: int) -> bytes:
-    """The bytes of a file, or one more than `most` if it has more."""
+    """Return the bytes of a file, but no more than `most` + 1: one too many tells that the file is too long."""
     with open(path, "rb") as file:
         return file.read(most + 1)
 
@@ -103,15 +106,15 @@ LOCK = ".lock"
 
 
 def let_go_of_locks() -> None:
-    """In a forked process: close the locks that it has inherited, which would be held as long as it lives."""
+    """Close the lock files that a forked process has inherited, which it would otherwise hold as long as it lives."""
     for number in map(int, os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else ():
-        with contextlib.suppress(OSError):  # the listing's own
+        with contextlib.suppress(OSError):  # the listing's own descriptor is closed by now
             if os.readlink(f"/proc/self/fd/{number}").endswith(f"/{LOCK}"):
                 os.close(number)
 
 
 def lock_folder(folder: Path, taken: str) -> IO[str]:
-    """Lock a folder until the file is closed or the process ends; if another process has it, `taken` says so."""
+    """Lock a folder until the returned file is closed or the process ends; raise RunError(`taken`) if it is locked."""
     try:
         lock = open(folder / LOCK, "w")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Log lines with facts: what happened in a few words, and its round, client, bytes and seconds by name.
+"""Log lines with facts: what happened, in a few words, with its round, client, bytes and seconds by name.
 
 Everything goes through the standard library's logging, under the name `fedaccord`, so a program that embeds this one
 may send it anywhere. `logging_to` is what the command line uses.
@@ -21,7 +21,7 @@ FORMATS = ("text", "json")
 LARGEST, OLD = 10_000_000, 5
 """A log file is renamed to FILE.1 when it has this many bytes, and this many old ones are kept."""
 
-# what happens in a federation; metrics are made of these lines
+# events of a federation; the monitor derives its metrics from them
 CONNECTED, DISCONNECTED, CONTACT = "client is connected", "client is disconnected", "the SuperLink answered"
 ORDER_SENT, UPDATE_RECEIVED, WAITING = "order sent", "update received", "waiting for"
 ROUND_BEGAN, ROUND_COLLECTED, ROUND_DONE = "round began", "round collected", "round done"
@@ -33,19 +33,19 @@ EXPIRES = "certificate expires"
 
 
 def note(event: str, level: int = logging.INFO, **facts: Any) -> None:
-    """Log what happened, with its facts."""
+    """Log an event with its facts."""
     LOG.log(level, "%s", event, extra={"event": event, "facts": facts})
 
 
 class Line(logging.Formatter):
-    """Writes a record as one line: time in UTC, level, what happened, facts as name=value; or all of it as JSON."""
+    """A formatter that makes one line of a record: UTC time, level, event and facts as name=value, or all as JSON."""
 
     def __init__(self, form: str):
         super().__init__()
         self.form = form
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return a record as one line."""
         when = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
         time, facts = when.replace("+00:00", "Z"), facts_of(record)
         if self.form == "json":
@@ -55,10 +55,10 @@ class Line(logging.Formatter):
 
 
 class ToStandardError(logging.Handler):
-    """Writes to whatever standard error is at that moment: a live view on the terminal puts itself in between."""
+    """A handler that looks sys.stderr up for every record: a live view on the terminal may have replaced it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line at once."""
+        """Write a record to standard error at once."""
         try:
             print(self.format(record), file=sys.stderr, flush=True)
         except OSError:
@@ -66,13 +66,16 @@ class ToStandardError(logging.Handler):
 
 
 def facts_of(record: logging.LogRecord) -> Mapping[str, Any]:
-    """Return the facts of a record that are known."""
+    """Return a record's facts, without those that are None."""
     return {name: value for name, value in getattr(record, "facts", {}).items() if value is not None}
 
 
 @contextlib.contextmanager
 def logging_to(form: str = "text", file: Path | None = None, quiet: bool = False) -> Iterator[None]:
-    """Write the log to a file that is rotated, or to standard error; with a file, or if quiet, warnings alone."""
+    """Write the log to standard error inside the block, and to a file that is rotated if one is given.
+
+    With a file, or if `quiet`, standard error gets only warnings and errors.
+    """
     handlers: list[logging.Handler] = []
     if file is not None:
         try:
@@ -92,7 +95,7 @@ def logging_to(form: str = "text", file: Path | None = None, quiet: bool = False
 
 @contextlib.contextmanager
 def attached(*handlers: logging.Handler) -> Iterator[None]:
-    """Give these handlers the records of their level, for as long as the block lasts."""
+    """Attach handlers to the log inside the block, each for the records of its level, and close them afterwards."""
     before = LOG.level
     LOG.setLevel(min(LOG.getEffectiveLevel(), *(handler.level for handler in handlers)))
     for handler in handlers:

@@ -1,4 +1,4 @@
-"""A variable of a user's Python file, such as a task or a method."""
+"""Loading a variable, such as a task or a method, from a user's Python file."""
 
 import importlib.util
 import sys
@@ -10,7 +10,7 @@ from fedaccord.core.errors import FedAccordError, SettingsError, first_line
 
 
 def load_variable(path: Path, variable: str, kinds: type | tuple[type, ...], expected: str) -> Any:
-    """Run the file and return what the variable holds, which must be of one of these kinds."""
+    """Run a Python file and return the value of a variable; raise SettingsError unless it is of one of these kinds."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise SettingsError(f"{path}: there is no such Python file")
@@ -35,7 +35,7 @@ def load_variable(path: Path, variable: str, kinds: type | tuple[type, ...], exp
 
 
 def described(value: object) -> str:
-    """What kind of thing it is, in a few words."""
+    """Describe in a few words what kind of value this is, such as "an int" or "the class Task"."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {', '.join(type(part).__name__ for part in value[:3]) or 'nothing'}"
     if isinstance(value, type) or value is None:
@@ -45,14 +45,14 @@ def described(value: object) -> str:
 
 
 def told_by(error: BaseException) -> str:
-    """What it says, and what to do about a package that is not there."""
+    """Return an error's message in one line, and for a missing package what to do about it."""
     if isinstance(error, ModuleNotFoundError):
         return f"{error.msg}; install it into this environment ({sys.prefix})"
     return error.msg if isinstance(error, SyntaxError) else first_line(error)
 
 
 def place_of(error: BaseException, path: Path) -> str:
-    """The file and line at which a user's file, or a neighbour that it imports, went wrong."""
+    """Return the file and line at which a user's file, or a neighbour that it imports, went wrong."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     own = path.resolve().parent

@@ -1,4 +1,4 @@
-"""What a policy is told of a round: how far the clients went, whether they agree, what it cost."""
+"""What a policy is told about a round: how far the clients went, whether they agree, and what the round cost."""
 
 import math
 import statistics
@@ -21,7 +21,7 @@ def observation(
     metrics: Mapping[str, float],
     clock: Stopwatch,
 ) -> Observation:
-    """What a policy may learn from: everything that the server has seen of this round."""
+    """Return everything that the server has seen of this round, for a policy to learn from."""
     norms = {each.client: each.update_norm for each in mean.accepted}
     average = weighted_mean(mean.accepted, lambda each: each.entered)
     alignment = mean.step_norm / average if average else None
@@ -53,20 +53,20 @@ def observation(
 
 
 def scalars_of(packages: Packages) -> dict[str, float]:
-    """Those that are a single number, by name."""
+    """Return the packages that are a single number, as floats by name."""
     return {name: float(each["value"]) for name, each in packages.items() if list(each) == ["value"]}
 
 
 def weighted_mean(accepted: Sequence[Accepted], of: Callable[[Accepted], float]) -> float:
-    """Over the clients that counted, each as much as in the mean of the models; 0 if there are none."""
+    """Return the mean of a figure over the accepted clients, weighted as their models are; 0 if there are none."""
     total = math.fsum(each.weight for each in accepted)
     return math.fsum(each.weight * of(each) for each in accepted) / total if total else 0.0
 
 
 def relative_norm(mean: "Aggregated") -> float | None:
-    """How far the clients went, on average, as a share of the model's norm; None: that says nothing.
+    """Return how far the clients went, on average, as a share of the model's norm; None if either is zero.
 
-    Whoever's step was cut counts as far as it entered the mean; what all of their steps were scaled by does not count.
+    A step that was cut counts as far as it entered the mean; a factor by which all steps were scaled does not count.
     """
     average = weighted_mean(mean.accepted, lambda each: each.entered)
     if not average or not mean.model_norm:
@@ -76,10 +76,11 @@ def relative_norm(mean: "Aggregated") -> float | None:
 
 
 def mean_cosine(alignment: float | None, weighted: Sequence[float]) -> float | None:
-    """Between the steps of two clients; `weighted`: their norms, each as much as it counts in the mean.
+    """Return the mean cosine between the steps of two clients; None if it is unknown, or there are not two.
 
-    With shares q_i of them, ||sum_i q_i u_i||^2 = sum_i q_i^2 + sum_(i != j) q_i q_j cos_ij for directions u_i, and the
-    left side is the alignment's square.
+    `weighted`: the norms of the clients' steps, each times its weight in the mean. With shares q_i of their sum,
+    ||sum_i q_i u_i||^2 = sum_i q_i^2 + sum_(i != j) q_i q_j cos_ij for directions u_i, and the left side is the
+    alignment's square.
     """
     total = math.fsum(weighted)
     same = math.fsum((each / total) ** 2 for each in weighted) if total else 1.0
@@ -87,7 +88,7 @@ def mean_cosine(alignment: float | None, weighted: Sequence[float]) -> float | N
 
 
 def turn_of(before: Snapshot | None, here: Snapshot, there: Snapshot) -> float | None:
-    """The cosine between two steps in a row; None: the first is not kept, or one of them leads nowhere."""
+    """Return the cosine between two consecutive steps; None if the model before both was not kept, or a step is 0."""
     if before is None:
         return None
     products = []

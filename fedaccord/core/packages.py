@@ -16,12 +16,12 @@ from fedaccord.core.records import Packages, Params
 
 
 def flatten(packages: Packages) -> Params:
-    """One table of all tensors, named slot/name."""
+    """Return one table of the tensors of all packages, named slot/name."""
     return {f"{slot}/{name}": value for slot, params in packages.items() for name, value in params.items()}
 
 
 def unflatten(table: Mapping[str, Tensor]) -> dict[str, Params]:
-    """The packages again."""
+    """Return the packages of a table of tensors that are named slot/name."""
     packages: dict[str, Params] = {}
     for key, value in table.items():
         slot, _, name = key.partition("/")
@@ -30,9 +30,9 @@ def unflatten(table: Mapping[str, Tensor]) -> dict[str, Params]:
 
 
 def encode(params: Mapping[str, Tensor]) -> bytes:
-    """Tensors as safetensors bytes: exact, of any type, nothing but tensors, and in their order.
+    """Encode tensors of any type as safetensors bytes, exactly and in their order; nothing but tensors is in them.
 
-    safetensors itself hands tensors back in an order that differs from process to process, and a method that adds them
+    safetensors itself returns tensors in an order that differs from process to process, and a method that adds them
     up would then differ in the last bit. So the header says how the sorted names were ordered, unless they were sorted.
     """
     table: Params = {}
@@ -48,15 +48,15 @@ def encode(params: Mapping[str, Tensor]) -> bytes:
 
 
 ORDER = "order"
-"""In the header: the place of each name, in the order of the tensors, among the sorted names."""
+"""The header's entry for the order of the tensors: the place of each one's name among the sorted names."""
 
 
 HEADER = 1 << 22
-"""Bytes of a safetensors header at most, which are some 40,000 tensors."""
+"""The most bytes that a safetensors header may have: enough for some 40,000 tensors."""
 
 
 def decode(data: bytes) -> Params:
-    """Raises UpdateRefused for anything that is not what `encode` makes."""
+    """Decode bytes that `encode` made, and raise UpdateRefused for any others."""
     if not isinstance(data, bytes):
         raise UpdateRefused(f"the tensors cannot be read: they are {type(data).__name__}, not bytes")
     if (header := int.from_bytes(data[:8], "little")) > min(HEADER, len(data)):
@@ -87,7 +87,7 @@ def check(params: Mapping[str, Tensor], declared: Mapping[str, Tensor], whose: s
 
 
 def check_finite(params: Mapping[str, Tensor]) -> None:
-    """Raise UpdateRefused if a value is a NaN or infinite."""
+    """Raise UpdateRefused if a value is NaN or infinite."""
     for name, value in params.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise UpdateRefused(f"{name} has a value that is not finite")

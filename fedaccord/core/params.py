@@ -1,4 +1,4 @@
-"""Values in and out of a module."""
+"""Copying values into and out of a module."""
 
 from collections.abc import Container
 
@@ -10,16 +10,16 @@ from fedaccord.core.records import Params
 
 @torch.no_grad()
 def load_params(module: nn.Module, params: Params) -> None:
-    """Copy the values in; the module's tensors stay where they are, and those without a value as they are."""
+    """Copy values into a module's own tensors; those without a value stay as they are."""
     state = module.state_dict(keep_vars=True)
     for name, value in params.items():
         state[name].copy_(value)
 
 
 def read_params(module: nn.Module, names: Container[str] | None = None) -> Params:
-    """A copy of the module's values, or of those of these names.
+    """Return a copy of a module's values, or of those with these names.
 
-    On its device and in the plain order of memory, whatever the module's own is.
+    The copies are on the module's device and contiguous in memory, whatever the layout of its own tensors.
     """
     state = module.state_dict()
     return {

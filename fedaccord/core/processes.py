@@ -1,4 +1,4 @@
-"""Processes and processors: how many there is room for, of what kind they are, and that no process is left behind."""
+"""Processes and processors: how many cores are usable, what kind they are, and how no process is left behind."""
 
 import ctypes
 import os
@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 
 CHOICE = ("ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
-"""Variables that make torch's libraries use fewer instructions than the processor has. (What a third one,
-ATEN_CPU_CAPABILITY, does to torch itself, torch says.)"""
+"""Environment variables that make torch's libraries use fewer instructions than the processor has. (The effect of a
+third one, ATEN_CPU_CAPABILITY, on torch itself is what torch reports as its own capability.)"""
 
 
 def usable_cores() -> int:
@@ -21,7 +21,7 @@ def usable_cores() -> int:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch compute with so many threads inside the block: another number may give other last bits."""
+    """Let torch compute with this many threads inside the block; another number may give other last bits."""
     import torch  # the command line must not wait for it
 
     before = torch.get_num_threads()
@@ -34,10 +34,10 @@ def torch_threads(count: int) -> Iterator[None]:
 
 @cache
 def processor_kind() -> str:
-    """Return what the last bits of a run depend on: architecture, model of the processor, instructions that are used.
+    """Return what the last bits of a run depend on: architecture, processor model and the instructions in use.
 
-    Floats are rounded after every addition, so a sum depends on its order, and torch's libraries choose that by these.
-    The answer stays the same for as long as the process lives: the libraries look at the variables once.
+    Floats are rounded after every addition, so a sum depends on its order, which torch's libraries choose by these.
+    The answer stays the same for as long as the process lives: the libraries read the variables only once.
     """
     import torch  # the command line must not wait for it
 
@@ -46,7 +46,7 @@ def processor_kind() -> str:
 
 
 def processor_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return maker and model of the first processor as numbers: names are often hidden in virtual machines."""
+    """Return the identifiers of the first processor's maker and model; virtual machines often hide its name."""
     try:
         lines = cpuinfo.read_text(errors="replace").split("\n\n")[0].splitlines()
     except OSError:  # not Linux
@@ -57,7 +57,7 @@ def processor_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def die_with(parent: int) -> None:
-    """To be called in a new process: it is killed when its parent ends, however that ended, also if it has already."""
+    """Have this new process killed when its parent ends, in whatever way; exit if it has ended already (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:
@@ -65,9 +65,9 @@ def die_with(parent: int) -> None:
 
 
 def activity(pid: int) -> str:
-    """Give the counters of a process that stand still only if it does nothing; "" where the system does not tell."""
+    """Return counters of a process that stand still only while it does nothing; "" where the system has none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
-    return " ".join(text.rpartition(")")[2].split()[7:13])  # page faults and CPU time, its own and its children's
+    return " ".join(text.rpartition(")")[2].split()[7:13])  # page faults (also its children's) and CPU time

@@ -1,7 +1,7 @@
-"""The seams: what a method, a server step, a policy, an engine and an evaluator are to the rest.
+"""The interfaces of a method, a server step, a policy, an engine and an evaluator.
 
 A `Method` is a tuple of parts. Each `Part` brings any of: something that clients do (`ClientPart`), something that the
-server does (`ServerStep`), where hyper-parameters come from (`Policy`); with the settings and the slots that it needs.
+server does (`ServerStep`), a source of hyper-parameters (`Policy`); with the settings and the slots that it needs.
 """
 
 import math
@@ -47,11 +47,11 @@ class Slot:
 
     name: str
     like: str = WEIGHTS
-    weighted: bool = True  # sent up: averaged by the clients' numbers of examples, or each counts the same
-    most: Callable[[Hyper], float] | None = None  # sent up: the largest norm that an honest client's can have
+    weighted: bool = True  # sent up: averaged by the clients' numbers of examples; False: every client counts the same
+    most: Callable[[Hyper], float] | None = None  # sent up: the largest norm that an honest client can send
 
     def template(self, model: nn.Module, travel: Travel | None = None) -> Params:
-        """Zeros of the right names, shapes and types; of the model, only what travels."""
+        """Return zeros with the slot's names, shapes and types; of the model's tensors, only those that travel."""
         if self.like == SCALAR:
             return {"value": torch.zeros((), dtype=torch.float64)}
         tensors = model.state_dict() if self.like == STATE else trained_weights(model)
@@ -64,7 +64,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Slots:
-    """All that a part sends down, sends up, keeps at each client and keeps at the server."""
+    """The slots that a part sends down, sends up, keeps at each client and keeps at the server."""
 
     down: tuple[Slot, ...] = ()
     up: tuple[Slot, ...] = ()
@@ -108,10 +108,10 @@ class Step:
     down: Mapping[str, list[Tensor]]  # what the server sent in this part's slots that are like WEIGHTS
     kept: Mapping[str, list[Tensor]]  # what the client kept in such slots, zeros before its first round
     stacked: bool = False  # whether every tensor has that leading axis
-    memory: dict[str, Any] = field(default_factory=dict)  # whatever shall last from step to step of this round
+    memory: dict[str, Any] = field(default_factory=dict)  # whatever must last from step to step in this round
     turn: list[Tensor] = field(default_factory=list)
-    """For a part that looks back, from the second step on: the loss's gradients here less those of the same mini-batch
-    at the weights of the step before."""
+    """For a part that looks back, from the second step on: the gradients of this mini-batch at these weights, minus its
+    gradients at the weights of the step before."""
 
 
 @dataclass(frozen=True)
@@ -129,25 +129,25 @@ class End:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """What a client part sends up, and what it keeps; only declared slots."""
+    """What a client part sends up, and what it keeps, in declared slots only."""
 
     sent: Packages = field(default_factory=dict)
     kept: Packages = field(default_factory=dict)
 
 
 class Work:
-    """What a client part adds to the loss of one client in one round. This one adds nothing."""
+    """What a client part adds to the loss of one client in one round; this base class adds nothing."""
 
     trained: Sequence[nn.Module] = ()  # trained along with the model
     shared: Sequence[nn.Module] = ()  # run but not trained, the same for all clients of the round
     own: Sequence[nn.Module] = ()  # run but not trained, with values of this client's own
 
     def watch(self, inputs: Batch) -> AbstractContextManager[Any]:
-        """Entered around the model's forward pass."""
+        """Return a context manager to enter around the model's forward pass."""
         return nullcontext()
 
     def term(self, inputs: Batch, output: Any, targets: Batch) -> Tensor | None:
-        """A term of the loss, with a graph to all that is trained."""
+        """Return a term to add to the loss, with a graph to all that is trained, or None."""
         return None
 
 
@@ -158,25 +158,25 @@ class ClientPart:
     """What a part of a method does at the clients. Override what is needed."""
 
     looks_back = False
-    """Whether `correct` wants `Step.turn`, for which every mini-batch is run twice."""
+    """Whether `correct` needs `Step.turn`, for which every mini-batch is run twice."""
 
     def corrects(self, hyper: Hyper) -> str:
-        """What `correct` changes with these hyper-parameters: NOTHING, THE_WEIGHTS, or THE_GRADIENTS (and weights)."""
+        """Return what `correct` changes, given these values: NOTHING, THE_WEIGHTS, or THE_GRADIENTS (and weights)."""
         return NOTHING
 
     def begin(self, at: Beginning) -> Work:
-        """Called for each client at the beginning of its round."""
+        """Begin a client's round, and return what this part adds to the client's loss."""
         return Work()
 
     def correct(self, step: Step) -> None:
-        """Change gradients or weights, in place, before the optimizer's step; outside of autograd."""
+        """Change gradients or weights in place before the optimizer's step; this is called outside of autograd."""
 
     def finish(self, end: End, work: Work) -> Outgoing:
-        """What is sent and kept after a client's last step; `work` is what `begin` returned for it."""
+        """Return what a client sends and keeps after its last step; `work` is what `begin` returned for it."""
         return Outgoing()
 
     def own_template(self) -> Params:
-        """For a slot like OWN: tensors like those that a client keeps."""
+        """Return tensors like those that a client keeps in a slot like OWN."""
         return {}
 
 
@@ -199,7 +199,7 @@ class Mean:
     share: float = 1.0  # how much of the clients' mean step this is: the guard may try less of it, or more
 
     def step(self, name: str) -> Tensor:
-        """How far the model has moved so far in this tensor."""
+        """Return how far the model has moved so far in this tensor."""
         return self.params[name] - self.received[name]
 
 
@@ -207,48 +207,48 @@ class ServerStep:
     """One step of the chain that makes the next model from the clients' mean. Override what is needed."""
 
     holds = False
-    """Whether it wants all of a round's updates at once (`together`, `centre`): then the server holds them in memory,
-    where it otherwise keeps a running mean and lets each go."""
+    """Whether this step needs all of a round's updates at once (`together`, `centre`): then the server holds them in
+    memory, where it otherwise keeps a running mean and drops each update."""
     equal = False
-    """Whether every client shall count the same in the mean, whatever its number of examples."""
+    """Whether every client counts the same in the mean, whatever its number of examples."""
 
     def open(self, folder: Path | None) -> None:
-        """Called before the first round and after a resume; None: there is no run folder."""
+        """Prepare for the first round, or for going on after a resume; without a run folder, `folder` is None."""
 
     def init(self, params: Params, zeros: Packages) -> Packages:
-        """The part's server slots before the first round; `zeros` has the tensors that were declared."""
+        """Return the part's server slots before the first round; `zeros` has the tensors that were declared."""
         return zeros
 
     def transform(self, received: Params, update: ClientUpdate, buffers: frozenset[str]) -> ClientUpdate:
-        """Change one client's update before it enters the mean; `buffers`: names in it that are not trained."""
+        """Return one client's update as it shall enter the mean; `buffers`: names in it that are not trained."""
         return update
 
     def together(
         self, received: Params, updates: Sequence[ClientUpdate], buffers: frozenset[str]
     ) -> Sequence[ClientUpdate]:
-        """Change the updates of a round when all of them are known; `buffers`: the names that are not trained."""
+        """Return the updates of a round, changed with all of them known; `buffers`: the names that are not trained."""
         return updates
 
     def centre(self, tables: Sequence[Params]) -> Params | None:
-        """What stands for these tables of tensors, one a client; None: their mean."""
+        """Return the table that replaces the mean of these tables of tensors, one per client; None keeps the mean."""
         return None
 
     def settle(
         self, round: int, received: Params, mean: Params, trained: Sequence[str], accepted: int, asked: int
     ) -> Params:
-        """Change the clients' mean before anything is derived from it, once a round."""
+        """Return the clients' mean, changed once a round before anything is derived from it."""
         return mean
 
     def spent(self, asked: Callable[[int], int], round: int) -> Mapping[str, float]:
-        """Figures for the log; `asked`: how often the client that was asked most often was asked up to a round."""
+        """Return figures for the log; `asked`: how often the client asked most often was asked, up to a given round."""
         return {}
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
-        """The next model and the next values of the part's server slots, as new tensors: a round may be rolled back."""
+        """Return the next model and the part's next server slots, as new tensors: a round may be rolled back."""
         return mean.params, state
 
     def means(self, state: Packages) -> Mapping[str, Params]:
-        """Other models than the last that may be rewarded and handed out, by name; clients go on from the last."""
+        """Return models besides the last that may be rewarded and handed out, by name; clients go on from the last."""
         return {}
 
 
@@ -257,14 +257,14 @@ class ServerStep:
 
 @dataclass(frozen=True)
 class Proposal:
-    """h_t: the same for all clients, or one for each of those that are named."""
+    """h_t: the hyper-parameters of all clients, except those that have their own in `each`."""
 
     hyper: Hyper
     each: Mapping[int, Hyper] = field(default_factory=dict)
 
 
 class Policy(Protocol):
-    """Where a round's hyper-parameters come from: lines 4 and 16-18."""
+    """A source of each round's hyper-parameters: lines 4 and 16-18."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -280,7 +280,7 @@ class Policy(Protocol):
     def learn(self, state: PolicyState, seen: Observation) -> PolicyState: ...
 
     def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
-        """What the log keeps of this round's decision; JSON values."""
+        """Return what the log keeps of this round's decision, as JSON values."""
         ...
 
 
@@ -301,7 +301,7 @@ class Built:
     tuned: frozenset[str] = frozenset()
 
     def uses(self, name: str) -> bool:
-        """Whether a setting is ever other than zero: it is given so, or a policy may choose it so."""
+        """Return whether a setting may be other than zero: it is set to another value, or a policy may choose one."""
         return name in self.tuned or bool(self.settings[name])
 
 
@@ -310,16 +310,18 @@ class Part:
 
     name = ""
     about = ""  # one sentence
-    cost = 1.0  # of a client's step as a multiple of a plain one, by `fedaccord bench rounds` on MNIST
+    cost = 1.0  # of a client's step, as a multiple of a plain one's, by `fedaccord bench rounds` on MNIST
     settings: tuple[Setting, ...] = ()
     slots = Slots()
-    sets_length = False  # whether it decides how far the server goes, so that nobody else may look for a length
-    replaces = ""  # what it does in a way of its own, so that no other part of a method may; "" for nothing
+    sets_length = False  # whether it decides how far the server goes, so that nothing else may search for a length
+    replaces = ""  # what it replaces by its own version, so that no other part of a method may; "" for nothing
     takes_start = True  # whether the setting `start` may say where its policy begins
 
     def prepare(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
-        """Change the model in place before anything else is done with it, wherever it is built: freeze weights, or
-        draw them by settings["seed"], which is the same everywhere."""
+        """Change the model in place, wherever it is built, before anything else is done with it.
+
+        This may freeze weights, or draw them by settings["seed"], which is the same everywhere.
+        """
 
     def client(self, built: Built) -> ClientPart | None:
         return None
@@ -328,40 +330,40 @@ class Part:
         return None
 
     def policy(self, first: Hyper, settings: Mapping[str, Any]) -> Policy | None:
-        """`first`: the hyper-parameters as the settings have them."""
+        """Return the part's policy, if it brings one; `first`: the hyper-parameters as the settings have them."""
         return None
 
     def tunes(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """The hyper-parameters that its policy chooses: what the settings say of them counts only if it `begins`."""
+        """Return the hyper-parameters that its policy chooses; their settings count only if it `begins` with them."""
         return ()
 
     def begins(self, settings: Mapping[str, Any]) -> bool:
-        """Whether its policy begins with what the settings say of the hyper-parameters that it chooses."""
+        """Return whether its policy begins with the values that the settings give to what it chooses."""
         return False
 
     def stretches(self, settings: Mapping[str, Any]) -> bool:
-        """Whether the server looks for the length of its step, by the running mean's loss on its own set."""
+        """Return whether the server searches for the length of its step, by the running mean's loss on its own set."""
         return False
 
     def follows(self, settings: Mapping[str, Any]) -> bool:
-        """Whether its policy lowers the rate after a round that did harm: early on such a round is then undone."""
+        """Return whether its policy lowers the learning rate after a harmful round, which early on is then undone."""
         return False
 
     def remarks(self, counts: np.ndarray) -> list[str]:
-        """What a person should know before the first round; `counts`: examples by client and class."""
+        """Return what a person should know before the first round; `counts`: examples by client and class."""
         return []
 
     def report(self, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Sentences about a run for its page, from the lines of its log."""
+        """Return sentences about a run for its page, from the lines of its log."""
         return []
 
     def own(self, packages: Packages) -> dict[str, Params]:
-        """This part's packages, under the slots' own names."""
+        """Return this part's packages, under the slots' own names."""
         start = f"{self.name}."
         return {name.removeprefix(start): params for name, params in packages.items() if name.startswith(start)}
 
     def named(self, packages: Packages) -> dict[str, Params]:
-        """The same under names that no two parts share: part.slot."""
+        """Return this part's packages, under names that no two parts share: part.slot."""
         return {f"{self.name}.{name}": params for name, params in packages.items()}
 
 
@@ -373,7 +375,7 @@ class Method:
     parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse parts that each do the same thing in a way of its own: their sum is neither the one nor the other."""
+        """Raise SettingsError if two parts replace the same thing: together they would be neither of the two."""
         taken: dict[str, str] = {}
         for part in self.parts:
             for what in filter(None, (part.replaces, "the length of the server's step" if part.sets_length else "")):
@@ -389,16 +391,16 @@ class Method:
         return {each.name: each for part in self.parts for each in part.settings}
 
     def slots(self, kind: str) -> dict[str, tuple[Part, Slot]]:
-        """All slots of a kind (down, up, client, server), by a name that no two parts share: part.slot."""
+        """Return all slots of a kind (down, up, client, server), by a name that no two parts share: part.slot."""
         return {f"{p.name}.{s.name}": (p, s) for p in self.parts for s in getattr(p.slots, kind)}
 
     @property
     def cost(self) -> float:
-        """Of a client's step, roughly, as a multiple of a plain one."""
+        """The rough cost of a client's step, as a multiple of a plain one's."""
         return math.prod(part.cost for part in self.parts)
 
     def remarks(self, counts: np.ndarray | None) -> list[str]:
-        """What its parts say before the first round of how the classes are divided, where that is known."""
+        """Return its parts' remarks on how the classes are divided, where that is known before the first round."""
         return [] if counts is None else [said for part in self.parts for said in part.remarks(counts)]
 
     def prepare(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
@@ -407,23 +409,23 @@ class Method:
             part.prepare(model, settings)
 
     def tunes(self, settings: Mapping[str, Any]) -> set[str]:
-        """The hyper-parameters that its policy chooses."""
+        """Return the names of the hyper-parameters that its policy chooses."""
         return {name for part in self.parts for name in part.tunes(settings)}
 
     def begins(self, settings: Mapping[str, Any]) -> bool:
-        """Whether its policy begins with what the settings say of the hyper-parameters that it chooses."""
+        """Return whether its policy begins with the values that the settings give to what it chooses."""
         return any(part.begins(settings) for part in self.parts)
 
     def stretches(self, settings: Mapping[str, Any]) -> bool:
-        """Whether one of its parts has the server look for the length of its step, and none sets it by itself."""
+        """Return whether one of its parts has the server search for the length of its step, and none sets it itself."""
         return any(part.stretches(settings) for part in self.parts) and not any(p.sets_length for p in self.parts)
 
     def follows(self, settings: Mapping[str, Any]) -> bool:
-        """Whether the policy of one of its parts lowers the rate after a round that did harm."""
+        """Return whether the policy of one of its parts lowers the learning rate after a harmful round."""
         return any(part.follows(settings) for part in self.parts)
 
     def policy(self, first: Hyper, settings: Mapping[str, Any], otherwise: Policy) -> Policy:
-        """That of its parts, of which only one may bring one; or `otherwise`."""
+        """Return the policy that one of its parts brings, or `otherwise`; raise SettingsError if several bring one."""
         found = [policy for part in self.parts if (policy := part.policy(first, settings)) is not None]
         if len(found) > 1:
             raise SettingsError(f"method {self.name}: two of its parts choose the hyper-parameters")
@@ -434,18 +436,18 @@ class Method:
 
 
 class Engine(Protocol):
-    """Who runs the clients: lines 6-13. Every engine gives the same answer."""
+    """What runs the clients: lines 6-13. Every engine gives the same result."""
 
     def train(self, order: Order) -> Iterator[ClientUpdate | Refusal]:
-        """The cohort's updates, in client order, each as soon as it and all before it are there."""
+        """Yield the cohort's updates in client order, each as soon as it and all before it are there."""
         ...
 
     def open(self, folder: Path | None) -> None:
-        """Before the first round: the folder for what clients keep to themselves (None: there is no run folder)."""
+        """Prepare for the first round; `folder` is for what clients keep to themselves (None: no run folder)."""
         ...
 
     def expect(self, accepted: Mapping[int, int]) -> None:
-        """After a resume: what each client kept in its last round that counted must be there."""
+        """Make sure after a resume that what each client kept in its last round that counted is still there."""
         ...
 
     def save(self) -> None:
@@ -453,7 +455,7 @@ class Engine(Protocol):
         ...
 
     def prune(self, accepted: Mapping[int, int]) -> None:
-        """The oldest checkpoint goes on from these rounds of the clients: what is older may go."""
+        """Drop what clients kept before these rounds, which are those that the oldest checkpoint goes on from."""
         ...
 
     def close(self) -> None: ...
@@ -461,7 +463,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Measured:
-    """The newest loss that is known, and what to compare it with (None: the one known before)."""
+    """The newest known loss, and the loss to compare it with (None: the one known before)."""
 
     loss: float | None
     before: float | None = None
@@ -471,9 +473,9 @@ class LossOf(Protocol):
     """Line 15: the loss of the aggregate model, L."""
 
     def __call__(self, params: Params, clients: Sequence[Accepted], /) -> Measured:
-        """`clients`: the round's accepted updates; empty before the first round."""
+        """Return the loss; `clients` are the round's accepted updates, none before the first round."""
         ...
 
 
 MetricsOf = Callable[[Params], dict[str, float]]
-"""A model's metrics on the test set, by name."""
+"""(parameters) -> the metrics of that model on the test set, by name."""

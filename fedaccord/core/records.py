@@ -1,4 +1,4 @@
-"""The nouns: what is passed between the parts. Frozen values with hardly any behaviour."""
+"""The values that are passed between the parts: frozen, and with hardly any behaviour."""
 
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ Packages = Mapping[str, Params]
 
 
 def size_of(params: Mapping[str, Tensor]) -> int:
-    """The bytes of these tensors."""
+    """Return the size of these tensors in bytes."""
     return sum(value.numel() * value.element_size() for value in params.values())
 
 
@@ -54,13 +54,13 @@ class Hyper:
         return getattr(self, name) if name in OPTIMIZER else self.own.get(name, default)
 
     def but(self, values: Mapping[str, Any]) -> "Hyper":
-        """The same with these values, of any names."""
+        """Return a copy with these values, whatever hyper-parameters they name."""
         core = {name: value for name, value in values.items() if name in OPTIMIZER}
         own = {name: value for name, value in values.items() if name not in OPTIMIZER}
         return replace(self, **core, own={**self.own, **own})
 
     def values(self) -> dict[str, Any]:
-        """All of them by name."""
+        """Return all hyper-parameters by name."""
         return {**{name: getattr(self, name) for name in OPTIMIZER}, **self.own}
 
 
@@ -68,26 +68,26 @@ OPTIMIZER = tuple(item.name for item in fields(Hyper) if item.name != "own")
 
 
 class ClientData(Protocol):
-    """Somebody's examples, of which any may be asked for: held in memory, or read when they are needed."""
+    """A set of examples, any of which may be asked for: held in memory, or read when they are needed."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: Any) -> "Examples":
-        """Those of a slice, or of a tensor of numbers."""
+        """Return the examples of a slice, or of a tensor of indices."""
         ...
 
     def batches(self, index: Tensor, draw: torch.Generator) -> Generator["Examples", None, None]:
-        """The examples of each row of numbers; `draw` is for processes that read them ahead."""
+        """Yield the examples of each row of indices; `draw` is for processes that read them ahead."""
         ...
 
     def part(self, index: Any) -> "ClientData":
-        """Some of them, without reading any that is not in memory."""
+        """Return some of the examples, without reading any that is not in memory."""
         ...
 
     def to(self, device: torch.device | str) -> "ClientData": ...
 
     def marks(self) -> Iterable[Tensor]:
-        """Tensors by which this data is known again after a resume."""
+        """Return tensors by which this data is recognised after a resume."""
         ...
 
 
@@ -95,7 +95,7 @@ class ClientData(Protocol):
 class Examples:
     """Inputs and their targets, in memory; each a tensor, or a tuple or dict of tensors, all of equal length.
 
-    In the simulator a client's are a view into tensors of all clients, never a copy.
+    In the simulator a client's examples are views into tensors of all clients, never copies.
     """
 
     inputs: Batch
@@ -121,13 +121,13 @@ class Examples:
 
 
 Prepare = Callable[[Batch, torch.Generator | None], Batch]
-"""Stored inputs -> what the model sees. With a generator (training only) it may augment."""
+"""(stored inputs, generator) -> what the model sees. With a generator (training only) it may augment."""
 
 Objective = Callable[[Any, Batch, Hyper], Tensor]
 """(model output, targets, hyper-parameters) -> the mean loss of a batch: what the clients minimise."""
 
 LossFunction = Callable[[Any, Batch], Tensor]
-"""(model output, targets) -> their mean loss: what L_t is measured by, the same in every round."""
+"""(model output, targets) -> their mean loss: the measure of L_t, the same in every round."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Metric:
     percent: bool = False  # whether it is shown as a percentage
 
     def of(self, outputs: Any, targets: Batch) -> float:
-        """Its value; whatever a user's function raises is told with its name."""
+        """Return the metric's value; raise TaskError with its name if the user's function fails."""
         try:
             return float(self.measure(outputs, targets))
         except Exception as error:
@@ -148,10 +148,10 @@ class Metric:
 
 
 def metrics_on(batches: Iterable[tuple[Any, Batch]], metrics: Sequence[Metric]) -> dict[str, float]:
-    """The metrics, by name, of a model's (outputs, targets); one that is not a number is left out.
+    """Return the metrics of a model's (outputs, targets), by name, without those that are not finite.
 
-    Of batches of several lengths whose targets are no class numbers, which could say where there is none, it is the
-    mean over the batches, each by its examples.
+    Batches of several lengths are padded if their targets are class numbers, of which one marks a place without a
+    target. If they are not, each metric is its mean over the batches, weighted by their examples.
     """
     pairs = [(plain(outputs), plain(targets)) for outputs, targets in batches]
     lengths = {tuple(leaf.shape[1:] for leaf in leaves(targets)) for _, targets in pairs}
@@ -178,9 +178,9 @@ class Order:
     each: Mapping[int, Hyper] = field(default_factory=dict)  # where clients have hyper-parameters of their own
     down: Packages = field(default_factory=dict)  # what the method sends beside the model
     since: Mapping[int, int] = field(default_factory=dict)  # client -> the round whose kept values it goes on from
-    report_loss: bool = False  # whether a client shall measure the received model on a part of its data
-    previous: Params | None = None  # w_{t-1}, if it shall measure that one too, on the same part
-    report_metrics: bool = False  # whether it shall measure the metrics of w_t on the part that it keeps for that
+    report_loss: bool = False  # whether each client measures the received model on a part of its data
+    previous: Params | None = None  # w_{t-1}, if each client measures that one too, on the same part
+    report_metrics: bool = False  # whether each client measures the metrics of w_t on the part kept for that
     seconds: float | None = None  # after which a client sends what it has done; None: when it has done all
 
     def hyper_of(self, client: int) -> Hyper:
@@ -199,7 +199,7 @@ class ClientUpdate:
     received_loss: float | None = None  # loss of w_t on a small part of the client's data, if asked for
     previous_loss: float | None = None  # loss of w_{t-1} on the same part, if asked for
     metrics: Mapping[str, float] = field(default_factory=dict)  # of w_t and its own part of the model, if asked for
-    round: int = 0  # in which it was trained; 0: not said
+    round: int = 0  # in which it was trained; 0: not stated
     done: float = 1.0  # share of the SGD iterations that it did, where it had to stop early
 
 
@@ -213,22 +213,22 @@ class Accepted:
     update_norm: float  # ||w_i - w||, as it was sent, without buffers
     received_loss: float | None = None
     previous_loss: float | None = None
-    moved: float | None = None  # the norm of what entered the mean, where that is another: it was clipped, or scaled
+    moved: float | None = None  # the norm of what entered the mean, if it differs: it was clipped, or scaled
     metrics: Mapping[str, float] = field(default_factory=dict)
     done: float = 1.0  # share of the SGD iterations that it did
 
     @property
     def weight(self) -> float:
-        """How much it counts in the mean, beside the others."""
+        """The update's weight in the mean, relative to the others."""
         return self.examples * self.done
 
     @property
     def entered(self) -> float:
-        """The norm of what entered the mean."""
+        """The norm of the step that entered the mean."""
         return self.update_norm if self.moved is None else self.moved
 
     def entry(self) -> dict[str, Any]:
-        """Its line in the log: JSON values, without what was not asked for."""
+        """Return the update's entry in the log: JSON values, without what was not asked for."""
         reports = {"received_loss": self.received_loss, "previous_loss": self.previous_loss}
         asked = {name: finite(value) for name, value in reports.items() if value is not None}
         metrics = {"metrics": dict(self.metrics)} if self.metrics else {}
@@ -239,27 +239,27 @@ class Accepted:
 
 
 def finite(value: float) -> float | None:
-    """The number, or None where JSON has no word for it."""
+    """Return a number, or None if it is not finite, which JSON cannot express."""
     return float(value) if math.isfinite(value) else None
 
 
 def printable(text: str) -> str:
-    """Without control characters: what a stranger wrote must not forge a line, or move a terminal's cursor."""
+    """Replace control characters by spaces: a stranger's text must not forge a line, or move a terminal's cursor."""
     return "".join(each if each.isprintable() else " " for each in text)
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A client of the cohort whose update was not used: it said no, did not answer in time, or was refused."""
+    """A client of the cohort whose update was not used: it declined, did not answer in time, or was refused."""
 
     client: int
     why: str
-    diverged: bool = False  # it answered in time, with values that are not finite
+    diverged: bool = False  # it answered in time, but its training blew up
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The model and all that goes with it: what a rolled-back round puts back."""
+    """The model and all that goes with it: what is restored when a round is rolled back."""
 
     params: Params  # w_t
     server: Packages = field(default_factory=dict)  # the state of the server's steps, and what the method keeps there
@@ -295,7 +295,7 @@ class ServerState:
 
     @property
     def gained(self) -> float | None:
-        """By how much the loss has fallen, at its best."""
+        """How far the smallest loss so far is below the first; None if they are not known."""
         return None if self.first_loss is None or self.best_loss is None else self.first_loss - self.best_loss
 
 
@@ -304,7 +304,7 @@ class Stretch:
     """The length of the server's step, in lengths of the clients' mean step."""
 
     taken: float
-    wanted: float  # by the loss alone; it need not be allowed
+    wanted: float  # by the loss alone, whether or not it was allowed
     reach: float  # the longest that was allowed
 
 
@@ -319,18 +319,18 @@ class Observation:
     metrics: Mapping[str, float]
     update_norms: Mapping[int, float]  # ||w_i - w|| of each client that counted
     relative: float | None  # their weighted mean over ||w||; None: nobody counted, or w is zero
-    diverged: float  # share of those who answered whose values were not finite
+    diverged: float  # share of the clients that answered whose training blew up
     step_norm: float | None  # ||mean of the w_i - w||
     alignment: float | None  # step_norm over the weighted mean of the update norms: 1 if all clients agree
     cosine: float | None  # between the steps of two clients, on average; None: there are no two
     turn: float | None  # cosine between the clients' mean step and the server's step before; None: that is not known
     overlap: float  # share of the cohort that also counted in the round before
-    stretch: Stretch | None  # the length of the server's step, where it was looked for
+    stretch: Stretch | None  # the length of the server's step, where it was searched for
     bytes: int  # sent down and up for the clients that counted
     seconds: Mapping[str, float]
-    losses: Mapping[int, float] = field(default_factory=dict)  # training loss of each client that counted, its mean
+    losses: Mapping[int, float] = field(default_factory=dict)  # mean training loss of each client that counted
     examples: Mapping[int, int] = field(default_factory=dict)  # of each of them
-    blown: tuple[int, ...] = ()  # clients whose values were not finite
+    blown: tuple[int, ...] = ()  # clients whose training blew up
     method: Mapping[str, float] = field(default_factory=dict)  # scalars that its clients sent (their mean), or it keeps
 
 
@@ -351,9 +351,9 @@ class RoundLog:
     step_norm: float | None = None  # ||mean of the w_i - w||, before the server's own steps
     method: dict[str, float] = field(default_factory=dict)  # the scalars that the method reports
     last_loss: float | None = None  # of the model itself, where `loss` is that of its running mean
-    stretch: float | None = None  # how far the server went along the clients' mean step, where it looked for that
+    stretch: float | None = None  # how far the server went along the clients' mean step, where it searched for that
     handed: str | None = None  # whose metrics these are: the last, the short or long running mean, or the best model
-    score: float | None = None  # what the best model is told by, where it is kept or waited for
+    score: float | None = None  # by which the best model is chosen, where it is kept or waited for
     best: int | None = None  # the round of the best model so far
     bytes: int = 0  # sent down and up
     seconds: dict[str, float] = field(default_factory=dict)

@@ -14,26 +14,26 @@ import torch
 
 
 def derive(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
-    """A 63-bit seed from the four names; independent of PYTHONHASHSEED, platform and process."""
+    """Derive a 63-bit seed from these four values, independent of PYTHONHASHSEED, platform and process."""
     text = f"{seed}/{purpose}/{round}/{client}".encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
 
 
 def generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> torch.Generator:
-    """A torch generator (always on the CPU, so that a GPU run draws the same numbers)."""
+    """Return a torch generator for this purpose (always on the CPU, so that a GPU run draws the same numbers)."""
     return torch.Generator().manual_seed(derive(seed, purpose, round, client))
 
 
 def numpy_generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
-    """The same for NumPy, which has the distributions that torch lacks (Dirichlet)."""
+    """Return a NumPy generator for this purpose: NumPy has distributions that torch lacks (Dirichlet)."""
     return np.random.default_rng(derive(seed, purpose, round, client))
 
 
 @contextlib.contextmanager
 def other_seeds(draw: torch.Generator) -> Iterator[None]:
-    """Seed the global generators of Python and NumPy inside the block and put them back after.
+    """Seed the global generators of Python and NumPy inside the block, and restore them afterwards.
 
-    For a user's Dataset, which may draw from them as it is read.
+    This is for a user's Dataset, which may draw from them as it is read.
     """
     seed = draw.initial_seed()
     before = random.getstate(), np.random.get_state()
@@ -48,9 +48,9 @@ def other_seeds(draw: torch.Generator) -> Iterator[None]:
 
 @contextlib.contextmanager
 def global_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> Iterator[None]:
-    """Seed torch's global generator inside the block and put it back after.
+    """Seed torch's global generator inside the block, and restore it afterwards.
 
-    For what cannot be handed a generator: a layer's default initialisation, dropout in a user's model.
+    This is for what cannot be handed a generator: a layer's default initialisation, dropout in a user's model.
     """
     with torch.random.fork_rng():
         torch.manual_seed(derive(seed, purpose, round, client))

@@ -12,13 +12,13 @@ from typing import Any
 from fedaccord.core.errors import SettingsError
 
 EXPERIMENT = "experiment"
-"""Part of what makes a run this run: the same on resume and in a comparison. The role of a setting unless said."""
+"""Part of the experiment: it stays the same on resume and in a comparison. This is the role unless another is given."""
 LENGTH = "length"
 """How long the run goes on: it may be changed on resume, but runs of different length are different experiments."""
 NUMERICS = "numerics"
-"""How it is computed: it may change the last bits, so it stays on resume, but it does not make another experiment."""
+"""How the run is computed: it may change the last bits, so it stays on resume, but does not make another experiment."""
 OPERATION = "operation"
-"""How it is operated: it changes no result, so it may be changed at any time."""
+"""How the run is operated: it changes no result, so it may be changed at any time."""
 SERVER = "server"
 """The server's own affair: part of the experiment, but its clients need not know."""
 OBSERVATION = "observation"
@@ -39,10 +39,10 @@ class Setting:
     role: str = EXPERIMENT
     hyper: bool = False
     axis: str = ""  # a sensible axis of a grid that tunes it
-    printed: Any = None  # what the paper does, where the default is otherwise: --paper, and what 0.1 did
+    printed: Any = None  # the paper's choice, where the default differs: for --paper, and what 0.1 did
 
     def validate(self, value: Any) -> None:
-        """Raise a SettingsError that says what was expected, unless the value will do."""
+        """Raise a SettingsError that says what was expected, unless the value is valid."""
         if value is None and self.optional:
             return
         right = isinstance(value, self.kind) and not (isinstance(value, bool) and self.kind is not bool)
@@ -54,7 +54,7 @@ class Setting:
             raise SettingsError(f"{self.name} = {value!r}: expected {self.expected}")
 
     def parse(self, text: str) -> Any:
-        """Return the value that is written so on the command line."""
+        """Return the value that a text on the command line stands for; raise SettingsError if it is none."""
         if self.kind is str:
             return text
         if self.kind is bool:
@@ -73,7 +73,7 @@ WORDS = {int: "a whole number", float: "a number", str: "a word", bool: "true or
 
 
 def setting(name: str, default: Any, help: str, **more: Any) -> Setting:
-    """A setting of its default's type; a rule may be given as `check` and `expected`."""
+    """Make a setting of its default's type; a rule may be given as `check` and `expected`."""
     return Setting(name, more.pop("kind", type(default)), default, help, **more)
 
 
@@ -101,9 +101,9 @@ def one_of(choices: tuple[str, ...], name: str, default: str, help: str, **more:
 
 
 def hyper(made: Setting, axis: str = "") -> Setting:
-    """The same setting as a hyper-parameter: it travels to the clients in h_t, and a grid may tune it.
+    """Make a hyper-parameter of a setting: it is sent to the clients in h_t, and a grid may tune it.
 
-    `axis`: the values to try, as a grid writes them, where nothing is known of the task.
+    `axis`: the values to try, as a grid writes them, where nothing is known about the task.
     """
     told = f"{made.help} To tune it, add to grid: {made.name} = {axis}." if axis else made.help
     return replace(made, hyper=True, axis=axis, help=told)

@@ -1,4 +1,4 @@
-"""How long the parts of a round take."""
+"""Measuring how long the parts of a round take."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass
 class Stopwatch:
-    """Seconds spent in each part. A part inside another counts for itself alone."""
+    """The seconds spent in each part; time in a part inside another is not counted in the outer one."""
 
     parts: dict[str, float] = field(default_factory=dict)
     _inner: float = 0.0
@@ -25,7 +25,7 @@ class Stopwatch:
         self._inner = outer + spent
 
     def each(self, part: str, items: Iterable[T]) -> Iterator[T]:
-        """The same items; the time to produce each is counted."""
+        """Yield the items, and count the time that it takes to produce each."""
         iterator = iter(items)
         while True:
             with self(part):

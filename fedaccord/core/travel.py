@@ -11,7 +11,7 @@ from fedaccord.core.errors import SettingsError
 
 ALL, TRAINABLE, NO_NORM = "all", "trainable", "no-norm"
 Travels = str | Callable[[str, Tensor], bool]
-"""ALL, TRAINABLE, NO_NORM, patterns of names with commas ("head.*", "!*.bias": all but these), or a predicate."""
+"""ALL, TRAINABLE, NO_NORM, comma-separated patterns of names ("head.*", "!*.bias": all but these), or a predicate."""
 
 HOME = "model.home"
 """The package in which a client keeps its own part of the model."""
@@ -27,9 +27,10 @@ class Travel:
 
 
 def travel_of(model: nn.Module, travels: Travels = ALL) -> Travel:
-    """What does not travel is fixed if it is not trained, and otherwise each client's own.
+    """Divide a model's state into what travels, what each client keeps to itself and what is the same everywhere.
 
-    A buffer goes with its module: a BatchNorm's statistics are the client's own if its weights are.
+    What does not travel is fixed if it is not trained, and otherwise each client's own. A buffer goes with its module:
+    a BatchNorm's statistics are the client's own if its weights are.
     """
     state = model.state_dict(keep_vars=True)
     changes = {name for name, value in state.items() if value.requires_grad}
@@ -61,7 +62,7 @@ def travel_of(model: nn.Module, travels: Travels = ALL) -> Travel:
 
 
 def normalisation(model: nn.Module) -> set[str]:
-    """The names of all that belongs to a normalisation layer."""
+    """Return the names of all tensors of normalisation layers; raise SettingsError if the model has no such layer."""
     kinds = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
     layers = [place for place, module in model.named_modules() if isinstance(module, kinds)]
     found = {
@@ -73,7 +74,7 @@ def normalisation(model: nn.Module) -> set[str]:
 
 
 def still_modules(model: nn.Module, travel: Travel) -> tuple[str, ...]:
-    """The modules whose buffers are fixed: they must run as in use, or training would change them."""
+    """Return the modules whose buffers are fixed: they must run in evaluation mode, or training would change them."""
     buffers = {name for name, _ in model.named_buffers()} & travel.fixed
     return tuple(sorted({name.rpartition(".")[0] for name in buffers}))
 
@@ -83,14 +84,14 @@ def patterns_of(travels: str) -> list[str]:
 
 
 def check_patterns(travels: str, names: list[str]) -> None:
-    """A pattern that fits nothing is a mistake: what was to stay would travel."""
+    """Raise SettingsError if a pattern fits no name: what was meant to stay would travel."""
     for pattern in patterns_of(travels):
         if not any(fnmatchcase(name, pattern.removeprefix("!")) for name in names):
             raise SettingsError(f"travels = {travels}: {pattern} fits none of {', '.join(names[:6])} ...")
 
 
 def chosen(travels: Travels, name: str, value: Tensor) -> bool:
-    """Whether patterns or a predicate let this tensor travel."""
+    """Return whether the patterns or the predicate let this tensor travel."""
     if not isinstance(travels, str):
         try:
             return bool(travels(name, value))

@@ -1,4 +1,4 @@
-"""Which engine runs the clients: what was asked for, or what suits the model, the cohort and the machine."""
+"""The choice of an engine: the one that was asked for, or the one that suits the model, the cohort and the machine."""
 
 import sys
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from fedaccord.engines.serial import SerialEngine
 from fedaccord.engines.stacked import Stacks, cannot_stack
 
 SMALL = 500_000
-"""Weights up to which a step is mostly the cost of calling torch: stacking clients saves that."""
+"""The most weights of a model whose step is mostly the cost of calling torch: stacking clients saves that."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What an engine is to be made for."""
+    """What an engine is to run, and on how many processes or which cluster."""
 
     site: Site
     hyper: Hyper  # the first round's
     cohort: int  # clients in a round
     workers: int | None = None  # processes or actors; None: as many as there are cores
-    address: str = ""  # of a cluster
+    address: str = ""  # of a Ray cluster
 
     @property
     def processes(self) -> int:
@@ -86,11 +86,11 @@ ENGINES: dict[str, Callable[[Request], tuple[Engine, str]]] = {
     "ray": ray,
     "flower": flower,
 }
-"""Name -> a function that makes the engine, with a few words about it. To add one, add it here."""
+"""Name -> a function that makes the engine and says a few words about it. To add an engine, add it here."""
 
 
 def choose(wanted: str, request: Request) -> Choice:
-    """`wanted` is an engine's name or auto."""
+    """Make the engine of this name, or for 'auto' the one that suits; raise SettingsError if it cannot be made."""
     name, why = suitable(request) if wanted == "auto" else (wanted, "asked for")
     if name not in ENGINES:
         raise SettingsError(f"engine = {name!r}: expected auto, {', '.join(ENGINES)}")
@@ -99,7 +99,7 @@ def choose(wanted: str, request: Request) -> Choice:
 
 
 def suitable(request: Request) -> tuple[str, str]:
-    """The engine that suits, and why."""
+    """Return the name of the engine that suits the request, and why it does."""
     site = request.site
     weights = sum(weight.numel() for weight in site.model.parameters())
     # these have fast calls of their own, which vectorising would take apart
@@ -124,5 +124,5 @@ def needs_cpu(name: str, request: Request) -> None:
 
 
 def can_fork() -> bool:
-    """Forking is sound on Linux; elsewhere the system's own libraries do not survive it."""
+    """Return whether forking is sound: it is on Linux; elsewhere the system's own libraries do not survive it."""
     return sys.platform == "linux"

@@ -1,9 +1,11 @@
-"""Worker processes on this machine, one torch thread each. The same bits as the serial engine, whoever does what when.
+"""Worker processes on this machine, one torch thread each, that compute the same bits as the serial engine.
+
+The results do not depend on which worker trains which client, nor on when.
 
 Workers are forked: the data, the model and the method are theirs without a copy, and nothing needs to be picklable.
 Tensors pass through memory that parent and workers share: one block for what all clients receive, and places for what a
-client keeps and sends. A message is a few scalars. A worker that dies is replaced, and its clients are done again from
-what they began with.
+client keeps and sends. A message is a few scalars. A worker that dies is replaced, and its clients are trained again
+from what they began with.
 """
 
 import atexit
@@ -38,13 +40,13 @@ from fedaccord.engines.serial import SerialEngine
 AHEAD = 2
 """Groups of clients given to a worker at a time, so that it need not wait for the parent between two of them."""
 EARLY_BYTES = 2**31
-"""Updates may be ready before it is their turn; they may take this much memory."""
+"""The memory that updates may take while they wait for their turn, for those before them in client order."""
 TRIES = 3
-"""How often a client is tried whose worker died."""
+"""How often a client is tried if its worker dies."""
 
 
 class Job(NamedTuple):
-    """What a worker is told: everything else it knows or finds in shared memory."""
+    """A message to a worker: everything else it knows or finds in shared memory."""
 
     places: list[int]  # one for each client
     clients: list[int]
@@ -74,7 +76,7 @@ class Worker:
 
 
 class PoolEngine(SerialEngine):
-    """`workers` processes, each with the same trainer."""
+    """An engine of `workers` processes, each with the same trainer."""
 
     def __init__(self, site: Site, workers: int, trainer: Trainer | None = None):
         super().__init__(site, trainer)
@@ -115,7 +117,7 @@ class PoolEngine(SerialEngine):
                 self.stop()  # the round was left early: its answers must not reach the next one
 
     def start(self, places: int) -> None:
-        """Shared memory and workers, in this order: a fork shares what is there by then."""
+        """Make shared memory and then start the workers, unless both are there: a fork shares what exists by then."""
         if self.workers and len(self.places) >= places:
             return
         self.stop()
@@ -140,8 +142,10 @@ class PoolEngine(SerialEngine):
         return Worker(process, ours)
 
     def hand_out(self, todo: list[list[int]], early: int, message: Order) -> None:
-        """Give each worker something to do: the group with most examples first, the one whose turn it is if many
-        updates are waiting for it already."""
+        """Give each worker something to do, beginning with the group that has most examples.
+
+        If many updates are waiting for their turn already, the group whose turn it is comes first instead.
+        """
         for depth in range(1, AHEAD + 1 if len(todo) > len(self.workers) else 2):
             for worker in self.workers:
                 if todo and len(worker.jobs) < depth:
@@ -165,7 +169,7 @@ class PoolEngine(SerialEngine):
             worker.pipe.send(job)
 
     def ready(self) -> list[int]:
-        """Wait for the workers that have replied or died, and say which they are."""
+        """Wait until a worker has replied or died, and return the places of all that have."""
         ready = multiprocessing.connection.wait([worker.pipe for worker in self.workers])
         return [place for place, worker in enumerate(self.workers) if worker.pipe in ready]
 
@@ -178,7 +182,7 @@ class PoolEngine(SerialEngine):
         self.free += job.places
 
     def replace(self, place: int, deaths: Counter[int]) -> list[list[int]]:
-        """A new worker for a dead one; the groups that are to be done again."""
+        """Put a new worker in the place of a dead one, and return the groups that are to be trained again."""
         dead = self.workers.pop(place)
         dead.pipe.close()
         dead.process.join()
@@ -193,7 +197,7 @@ class PoolEngine(SerialEngine):
         return [job.clients for job in dead.jobs]
 
     def work(self, pipe: Connection, parent: int) -> None:
-        """In the worker: until the parent hangs up."""
+        """Do jobs in the worker process until the parent closes the pipe."""
         let_go(pipe.fileno())
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the parent decides when to stop
@@ -244,15 +248,15 @@ OPEN: "weakref.WeakSet[PoolEngine]" = weakref.WeakSet()
 """Engines that may have workers."""
 
 
-@atexit.register  # after multiprocessing's own, hence called before it
+@atexit.register  # registered after multiprocessing's own, hence called before it
 def stop_all() -> None:
-    """Stop what nobody closed: at the end multiprocessing asks its children to go, which workers ignore, and waits."""
+    """Stop engines that nobody closed: at exit multiprocessing asks workers to end, which they ignore, and waits."""
     for engine in list(OPEN):
         engine.stop()
 
 
 def receive(worker: Worker) -> Reply | None:
-    """None if it is dead, perhaps in the middle of a word."""
+    """Return a worker's reply, or None if it is dead, perhaps in the middle of a message."""
     try:
         reply: Reply = worker.pipe.recv()
         return reply
@@ -261,7 +265,7 @@ def receive(worker: Worker) -> Reply | None:
 
 
 def shared(like: Params) -> Params:
-    """Tensors of these shapes in one anonymous block of memory that forks share: a kill leaves nothing behind."""
+    """Make tensors of these shapes in one anonymous block of memory that forks share; a kill leaves nothing behind."""
     starts, total = {}, 0
     for name, value in like.items():
         starts[name] = total
@@ -285,7 +289,7 @@ def copied(block: Params) -> Params:
 
 
 def portable(error: Exception) -> Exception:
-    """The exception itself if it survives the way to another process, otherwise one with its words."""
+    """Return the exception if it survives the way to another process, otherwise an EngineError with its text."""
     try:
         copy.copy(error), pickle.dumps(error)  # a copy is made as unpickling would make it
         return error
@@ -300,12 +304,14 @@ def cause(exitcode: int | None) -> str:
 
 
 def let_go(own: int) -> None:
-    """Of every file but the worker's own pipe: the other workers' pipes, and the run folder's lock, which would
-    otherwise be held as long as a worker lives. The numbers stay taken, so that nobody closes a new file by an old one.
+    """Close every inherited file descriptor except the standard streams and the worker's own pipe.
+
+    These are the other workers' pipes, and the run folder's lock, which would otherwise be held as long as a worker
+    lives. Their numbers stay taken, by the null device, so that nobody closes a new file by an old number.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in map(int, os.listdir("/proc/self/fd")):
         if number > 2 and number not in (own, nothing):
-            with contextlib.suppress(OSError):  # the listing's own
+            with contextlib.suppress(OSError):  # the listing's own descriptor
                 os.fstat(number)
                 os.dup2(nothing, number)

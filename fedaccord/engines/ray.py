@@ -1,8 +1,8 @@
-"""Clients over a Ray cluster: one actor a core, on whatever nodes there are. The same bits as the serial engine.
+"""Clients on a Ray cluster, one actor per core on whatever nodes there are, with the same bits as the serial engine.
 
 Model, data and method go to the cluster once. A round's parameters go once to each node. What a client keeps stays in
 the object store of the node that trained it and follows the client if another node has to take over; at a checkpoint it
-is written into the run folder. The clients of a node that is lost are done again elsewhere, from what they last kept.
+is written into the run folder. The clients of a lost node are trained again elsewhere, from what they last kept.
 """
 
 import logging
@@ -32,7 +32,7 @@ PATIENCE = 60.0
 
 
 class Clients:
-    """The actor: trains the clients it is told to."""
+    """A Ray actor that trains the clients it is given."""
 
     def __init__(self, site: Site):
         torch.set_num_threads(1)
@@ -46,7 +46,7 @@ class Clients:
 
 
 def out_of_reach() -> list[ModuleType]:
-    """Modules that nobody else could import, since their folder is on no path: a user's file, and its neighbours."""
+    """Return the modules whose folder is not on sys.path, such as a user's file: no other process could import them."""
     files = {module: getattr(module, "__file__", None) for module in list(sys.modules.values())}
     folders = {os.path.abspath(folder) for folder in sys.path}
     return [
@@ -58,7 +58,7 @@ def out_of_reach() -> list[ModuleType]:
 
 
 class RayEngine(SerialEngine):
-    """`workers` actors, as many as the cluster has cores if None. Without an address, a cluster on this machine."""
+    """An engine of `workers` actors (None: one per core) on the cluster at `address`; '' for one on this machine."""
 
     def __init__(self, site: Site, workers: int | None = None, address: str = ""):
         super().__init__(site)
@@ -105,7 +105,7 @@ class RayEngine(SerialEngine):
                     (ready, *_), _ = ray.wait(list(running))
                     actor, number, keeps = running.pop(ready)
                     update = self.collect(ready)
-                    if isinstance(update, RayError):  # its process is gone, or what it was to begin with
+                    if isinstance(update, RayError):  # its process is gone, or what the client goes on from
                         deaths[number] += 1
                         if deaths[number] == TRIES:
                             raise EngineError(f"client {number}: failed {TRIES} times on the cluster: {update}")
@@ -128,7 +128,7 @@ class RayEngine(SerialEngine):
                 ray.cancel(update)
 
     def hire(self, wanted: int) -> None:
-        """Actors on all free cores, as many as are of use."""
+        """Start actors on the free cores, no more than `wanted` in all; raise EngineError if there can be none."""
         cores = int(ray.available_resources().get("CPU", 0)) + len(self.actors)
         count = max(1, min(self.count or cores, cores, wanted))
         remote = ray.remote(Clients).options(num_cpus=1, scheduling_strategy="SPREAD")
@@ -154,12 +154,12 @@ class RayEngine(SerialEngine):
         return replace(update, params=copied(update.params), sent=cloned(update.sent))
 
     def kept(self, client: int, order: Order) -> Any:
-        """What the client goes on from, or a reference to it."""
+        """Return what the client goes on from, or a reference to it on the cluster."""
         since = order.since.get(client, 0)
         return self.places.get(client, {}).get(since) or super().kept(client, order)
 
     def remember(self, client: int, order: Order, where: Any) -> None:
-        """This generation, and those before it that may be gone on from again."""
+        """Remember where this generation is, and forget the earlier ones that nobody can go on from again."""
         before = self.places.get(client, {})
         needed = may_be_needed(before, order.since.get(client, 0))
         self.unsaved -= {(client, old) for old in before.keys() - set(needed)}
@@ -167,7 +167,10 @@ class RayEngine(SerialEngine):
         self.unsaved.add((client, order.round))
 
     def look_after(self, client: int, order: Order) -> None:
-        """If what the client goes on from was lost with its node, what was committed takes its place."""
+        """Go back to the store if what the client goes on from was lost with its node.
+
+        Raise EngineError if the store does not have it either.
+        """
         since = order.since.get(client, 0)
         where = self.places.get(client, {}).get(since)
         if where is None or not lost(where):
@@ -177,7 +180,7 @@ class RayEngine(SerialEngine):
         del self.places[client][since]
 
     def save(self) -> None:
-        """Write what is new, also where a file of that round is there already: it is done again then."""
+        """Write what is new, also where there is a file of that round already: the round was then done again."""
         for client, generation in sorted(self.unsaved) if self.store.folder is not None else ():
             where = self.places[client][generation]
             if lost(where):
@@ -187,7 +190,7 @@ class RayEngine(SerialEngine):
         super().save()
 
     def prune(self, accepted: Mapping[int, int]) -> None:
-        """Forget the same generations as the store."""
+        """Forget what is older than the generations that the oldest checkpoint goes on from, as the store does."""
         for client, needed in accepted.items():
             places = self.places.get(client, {})
             self.places[client] = {generation: where for generation, where in places.items() if generation >= needed}
@@ -203,12 +206,12 @@ class RayEngine(SerialEngine):
 
 
 def cloned(packages: Packages) -> dict[str, Params]:
-    """Tensors of our own: those from the object store cannot be written to."""
+    """Return copies of the tensors: those in the object store cannot be written to."""
     return {slot: copied(params) for slot, params in packages.items()}
 
 
 def knock(address: str) -> None:
-    """Ray itself would knock for minutes at a door where nobody is."""
+    """Raise EngineError if nobody answers at the address; Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon:
         try:

@@ -9,7 +9,7 @@ from fedaccord.core.records import ClientUpdate, Order, Packages
 
 
 class SerialEngine:
-    """A loop over the trainer's groups of clients (one each, unless it stacks them)."""
+    """A loop over the trainer's groups of clients (one client each, unless the trainer stacks them)."""
 
     def __init__(self, site: Site, trainer: Trainer | None = None):
         self.site = site
@@ -18,7 +18,7 @@ class SerialEngine:
 
     @property
     def keeps(self) -> bool:
-        """Whether clients keep anything at all."""
+        """Whether the clients keep anything from round to round."""
         return bool(self.site.method.kept)
 
     def open(self, folder: Path | None) -> None:
@@ -36,7 +36,7 @@ class SerialEngine:
                 yield done.pop(waiting.pop(0))
 
     def kept(self, client: int, order: Order) -> Packages:
-        """What the client goes on from."""
+        """Return what the client kept from the round that it goes on from."""
         return self.store.get(client, order.since.get(client, 0)) if self.keeps else {}
 
     def keep(self, client: int, order: Order, packages: Packages) -> None:

@@ -30,11 +30,11 @@ from fedaccord.core.records import OPTIMIZER, ClientUpdate, Examples, Hyper, Ord
 from fedaccord.core.seeds import generator
 
 STACK = 8
-"""Clients in a stack at most: the weights of more would not fit a core's cache."""
+"""The most clients in a stack: the weights of more would not fit a core's cache."""
 GRAPHS = 256
-"""Traced graphs that are remembered."""
+"""The most traced graphs that are remembered."""
 STACK_BYTES = 2**28
-"""And no more than this of weights: a stack, its gradients and what the clients keep come to a few times as much."""
+"""The most bytes of weights in a stack: with gradients and what the clients keep it takes a few times as much."""
 
 Graph = Callable[..., Sequence[Any]]
 """Trained, own and shared weights, inputs, targets -> the gradient of each trained weight, and at the end the losses. A
@@ -76,7 +76,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class TracedHyper(Hyper):
-    """h_t as a loss term may see it in a stack: without what the optimizer alone takes.
+    """h_t as a loss term may see it in a stack: without the values that only the optimizer takes.
 
     A traced graph is used again for other rates and numbers of steps, so a term that read them would be wrong there.
     """
@@ -88,7 +88,7 @@ class TracedHyper(Hyper):
 
 
 class Stacks:
-    """Trains clients in stacks."""
+    """A trainer that trains clients in stacks."""
 
     def __init__(self, site: Site):
         self.site = site
@@ -97,8 +97,10 @@ class Stacks:
         self.table = one_table(site) if site.ready else None
 
     def groups(self, clients: Sequence[int], order: Order) -> list[list[int]]:
-        """Clients with equal hyper-parameters and batches, at most STACK each; an even number of stacks if it can be,
-        so that two workers have the same to do."""
+        """Cut the clients into stacks of at most STACK, with equal hyper-parameters and batch sizes in each.
+
+        The number of stacks is even if it can be, so that two workers have the same to do.
+        """
         each = size_of(dict(self.site.model.named_parameters()))
         most = max(1, min(STACK, STACK_BYTES // max(1, each)))
         alike: dict[Any, list[int]] = {}
@@ -122,7 +124,7 @@ class Stacks:
             yield self.finish(stack, place, loss, corrections)
 
     def begin(self, order: Order, clients: Sequence[int], kept: Sequence[Packages]) -> Stack:
-        """Line 7 for each client: the received parameters, and what it kept."""
+        """Line 7 for each client: load the received parameters and what it kept, and return them all as a stack."""
         site, model = self.site, self.workspace
         reports = [
             (*reported(site, model, order, client, {}), tested(site, model, order, client, {})) for client in clients
@@ -148,7 +150,7 @@ class Stacks:
         return Stack(clients, hyper, reports, kept, rounds, whole, trained, stacked(own), shared)
 
     def graph(self, stack: Stack) -> Graph:
-        """The step of a stack of this shape, made once for each shape and all that a term of the loss could read."""
+        """Return the traced step of this stack, made once for each shape and all that a term of the loss could read."""
         inputs, targets = self.example(stack)
         key = (*(each.shape for each in (*leaves(inputs), *leaves(targets))), *sorted(stack.hyper.own.items()))
         if key not in self.graphs:
@@ -158,13 +160,13 @@ class Stacks:
         return self.graphs[key]
 
     def example(self, stack: Stack) -> tuple[Batch, Batch]:
-        """Inputs and targets of the shapes that this stack's steps have."""
+        """Return inputs and targets of the shapes that this stack's steps have."""
         batch = min(stack.hyper.batch_size, len(self.site.clients[stack.clients[0]]))
         index = torch.zeros(len(stack.clients), 1, batch, dtype=torch.long)
         return next(self.batches(stack, index, [torch.Generator() for _ in stack.clients]))
 
     def run(self, stack: Stack, graph: Graph, order: Order) -> tuple[list[float], Corrections | None]:
-        """Lines 8-11 for a whole stack; each client's mean loss, and what was done before each step."""
+        """Lines 8-11: train a whole stack; return each client's mean loss, and the hook that ran before each step."""
         model = {n.removeprefix("model."): v for n, v in stack.trained.items() if not n.startswith("beside.")}
         beside = [value for name, value in stack.trained.items() if name.startswith("beside.")]
         received = [order.params[name].expand_as(value) for name, value in model.items()]
@@ -188,7 +190,7 @@ class Stacks:
         return [float(value) / stack.hyper.steps for value in total], corrections
 
     def held(self, stack: Stack) -> Packages:
-        """What the clients kept in slots like the weights, with a leading axis for the clients."""
+        """Return what the clients kept in slots like the weights, with a leading axis for the clients."""
         held = [self.site.method.held(kept) for kept in stack.kept]
         like_weights = self.site.method.weights["client"]
         return {
@@ -198,8 +200,8 @@ class Stacks:
         }
 
     def batches(self, stack: Stack, index: Tensor, augment: Sequence[torch.Generator]) -> Iterator[tuple[Batch, Batch]]:
-        """Line 9: (clients, batch, ...) inputs and targets, step by step. `index` is (clients, steps, batch)."""
-        if self.table is not None:  # all in one table that needs no preparing: one gather serves the stack
+        """Line 9: yield (clients, batch, ...) inputs and targets, step by step; `index` is (clients, steps, batch)."""
+        if self.table is not None:  # all in one table that needs no preparation: one gather serves the stack
             inputs, targets, first = self.table
             at = index + torch.tensor([first[client] for client in stack.clients]).view(-1, 1, 1)
             for rows in at.transpose(0, 1).contiguous():
@@ -214,7 +216,7 @@ class Stacks:
     def finish(
         self, stack: Stack, place: int, loss: float, corrections: Corrections | None
     ) -> tuple[ClientUpdate, Packages]:
-        """Line 12: what the client sends, and what it keeps."""
+        """Line 12: return what the client sends, and what it keeps."""
         with torch.no_grad():
             for name, weight in trained_weights(stack.whole).items():
                 weight.copy_(stack.trained[name][place])
@@ -226,7 +228,7 @@ class Stacks:
 
 
 def values(tensors: Mapping[str, Tensor], start: str) -> Params:
-    """Copies of those tensors whose names begin so."""
+    """Return copies of the tensors whose names begin with `start`."""
     return {name: value.detach().clone() for name, value in tensors.items() if name.startswith(start)}
 
 
@@ -235,7 +237,7 @@ def stacked(rows: Sequence[Params]) -> Params:
 
 
 def wide(packages: Packages, clients: int) -> Packages:
-    """Seen with a leading axis for the clients, without a copy."""
+    """Return the packages with a leading axis for the clients, without a copy."""
     return {
         slot: {name: value.expand(clients, *value.shape) for name, value in params.items()}
         for slot, params in packages.items()
@@ -243,14 +245,14 @@ def wide(packages: Packages, clients: int) -> Packages:
 
 
 class StackDescent(Sgd):
-    """Line 10 for a stack, without a tensor for a gradient that is a product."""
+    """Line 10, SGD, for a stack, without a tensor for a gradient that is a product of two matrices."""
 
     def __call__(self, gradients: Sequence[Tensor | tuple[Tensor, Tensor]]) -> None:
         changed = self.momentum or self.longest or self.decay
         if changed or (self.corrections is not None and self.corrections.gradients):
             super().__call__([torch.bmm(*g) if isinstance(g, tuple) else g for g in gradients])
             return
-        if self.corrections is not None:  # of the weights alone
+        if self.corrections is not None:  # they change the weights alone
             self.corrections(self.weights, [])
         whole = [place for place, gradient in enumerate(gradients) if isinstance(gradient, Tensor)]
         if whole:
@@ -261,12 +263,12 @@ class StackDescent(Sgd):
                 weight.baddbmm_(*gradient, alpha=-self.lr)
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The length of each client's gradient."""
+        """Return the length of each client's gradient."""
         return torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
 
 
 def trace(stack: Stack, inputs: Batch, targets: Batch) -> GraphModule:
-    """Loss and gradient of one client, vectorised over the stack, as a flat list of torch calls."""
+    """Trace the loss and gradient of one client, vectorised over the stack, into a flat list of torch calls."""
     names, own, shared = list(stack.trained), list(stack.own), list(stack.shared)
     data, given = [*leaves(inputs), *leaves(targets)], len(leaves(inputs))
 
@@ -297,7 +299,7 @@ def trace(stack: Stack, inputs: Batch, targets: Batch) -> GraphModule:
 
 
 def baked_in(graph: GraphModule, stack: Stack) -> bool:
-    """Whether the graph holds, as a constant, a tensor of this round: it would be stale in the next."""
+    """Return whether the graph holds, as a constant, a tensor of this round: it would be stale in the next."""
     places = {tensor.data_ptr() for tensor in tensors_of(vars(graph))}
     places -= {tensor.data_ptr() for tensor in tensors_of(stack.whole.model)}
     suspects = ((work.works, work.order.params, work.order.down, work.kept) for work in stack.rounds)
@@ -305,7 +307,7 @@ def baked_in(graph: GraphModule, stack: Stack) -> bool:
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested containers, modules and works."""
+    """Yield all tensors in nested containers, modules and works."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, nn.Module):
@@ -319,9 +321,9 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 
 
 def lean(graph: GraphModule) -> GraphModule:
-    """The same without the calls that change nothing, and with sums and products in one call.
+    """Remove the calls that change nothing from a graph, and merge each sum with a product into one call.
 
-    Vectorising leaves many behind: in a network of two hidden layers they are half of all calls.
+    Vectorising leaves many such calls behind: in a network of two hidden layers they are half of all calls.
     """
     aten = torch.ops.aten
     for node in graph.graph.nodes:
@@ -362,7 +364,7 @@ def shape(node: Node) -> tuple[int, ...]:
 
 
 def cannot_stack(site: Site, hyper: Hyper) -> str | None:
-    """Why this model's clients cannot be trained in stacks (dropout, BatchNorm ...); None if they can. Tries it."""
+    """Try to stack this model's clients; return why that cannot be done (dropout, BatchNorm ...), or None if it can."""
     if site.optimizer.make is not None or site.optimizer.keep:
         return "the clients step by an optimizer of torch's, each for itself"
     if site.travel is not None and site.travel.home:
@@ -373,7 +375,7 @@ def cannot_stack(site: Site, hyper: Hyper) -> str | None:
     client, *others = [number for number, data in enumerate(site.clients) if len(data)]
 
     def code(round: int, client: int, number: float) -> str:
-        """The step as it is traced for this client in this round, with this number in every scalar that is sent."""
+        """Return the step as traced for this client in this round, with this number in every scalar that is sent."""
         down = {slot: {n: v + number * (v.dim() == 0) for n, v in each.items()} for slot, each in sent.items()}
         order = Order(round, (), read_params(site.model, site.names), hyper, down=down)
         stack = stacks.begin(order, [client, client], [{}, {}])
@@ -393,7 +395,7 @@ def cannot_stack(site: Site, hyper: Hyper) -> str | None:
 
 
 def one_table(site: Site) -> tuple[Tensor, Tensor, list[int]] | None:
-    """(inputs, targets, each client's first row) if all clients are slices of the same two tensors; otherwise None."""
+    """Return (inputs, targets, each client's first row) if all clients are slices of two tensors; otherwise None."""
     views = [(client.inputs, client.targets) for client in site.clients if isinstance(client, Examples)]
     plain = len(views) == len(site.clients) and all(isinstance(each, Tensor) for pair in views for each in pair)
     if not plain or views[0][0]._base is None or views[0][1]._base is None:

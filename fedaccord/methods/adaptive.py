@@ -13,7 +13,7 @@ from fedaccord.policy.pace import Pace
 from fedaccord.policy.reinforce import ADAM, ASCENT, LARGEST, SCALED, SMALLEST, WALK, Reinforce
 
 LONGEST = 4
-"""Rounds of a pass up to which a choice is held for all of it."""
+"""The most rounds of a pass over the clients for which a choice is held for whole passes."""
 
 
 class AdaptiveHyper(Part):
@@ -89,12 +89,12 @@ class AdaptiveHyper(Part):
 
 
 def rounds_held(settings: Mapping[str, Any]) -> int:
-    """Whole passes, as many as are needed; where cohorts are random, just that many rounds; never more than Z."""
+    """Return for how many rounds a choice is held: `hold`, rounded up to whole passes if they are short, at most Z."""
     one = 1 if settings["cohorts"] == "random" else pass_length(settings["clients"], settings["fraction"])
     held = one * math.ceil(settings["hold"] / one) if one <= LONGEST else int(settings["hold"])
     return min(held, int(settings["interval"]))
 
 
 def lap(settings: Mapping[str, Any]) -> int:
-    """Rounds that are judged together: a pass over the clients, or as many of it as a choice may be held."""
+    """Return how many rounds are judged together: a pass over the clients, or LONGEST rounds of a longer one."""
     return min(LONGEST, pass_length(settings["clients"], settings["fraction"]))

@@ -1,14 +1,14 @@
-"""FedLC and FedRS: scores that a client corrects by how often it has each class, before the softmax.
+"""FedLC and FedRS: each client corrects the scores, before the softmax, by how often it has each class.
 
 With s_c a model's score of class c and n_c how many examples of it the client has, the cross-entropy is taken of
     FedLC (Zhang et al., 2022, Eq. 7)  s_c - tau n_c^(-1/4)     rare classes need a margin; where n_c = 0 they drop out
     FedRS (Li and Zhan, 2021, Eq. 8)   alpha_c s_c              alpha_c = 1 where n_c > 0, alpha for all other classes
-so that a client does not unlearn the classes that it does not have. Only in training: the model that is measured and
-handed out gives s.
+so that a client does not unlearn the classes that it does not have. This is done in training only: the model that is
+measured and handed out gives s.
 
 Neither can work with exactly one class at each client. FedLC's softmax is then over one class: its loss is zero
-whatever the scores, and nothing is learned. FedRS's takes most of the push away from the other classes and leaves the
-wish for a higher score of the one, whatever the example: no client has two classes that it could tell apart.
+whatever the scores, and nothing is learned. FedRS's loss hardly pushes the other classes down and still pushes the one
+up, whatever the example: no client has two classes that it could tell apart.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from fedaccord.core.settings import at_least, hyper, setting
 
 
 class Correction(nn.Module):
-    """factor * scores - margin, both of them one number for each class: a module, so that clients can be stacked."""
+    """factor * scores - margin, with one factor and one margin per class; a module, so that clients can be stacked."""
 
     def __init__(self, factor: Tensor, margin: Tensor):
         super().__init__()
@@ -41,9 +41,9 @@ class Correction(nn.Module):
 
 
 class CalibratedWork(Work):
-    """What the correction changes in the cross-entropy: the loss has the plain one already.
+    """The change that the correction makes to the cross-entropy; the loss has the plain one already.
 
-    A loss of one's own that has none keeps all its terms, and Eq. 8 looks at the scores as they are.
+    A custom loss that has none keeps all its terms, and Eq. 8 looks at the scores as they are.
     """
 
     def __init__(self, correction: Correction):
@@ -55,7 +55,7 @@ class CalibratedWork(Work):
 
 
 class Calibrated(ClientPart):
-    """The client's side; `part` says what the correction is."""
+    """The client side of FedLC and FedRS; `part` says what the correction is."""
 
     def __init__(self, built: Built, part: "Calibration"):
         self.part = part

@@ -6,7 +6,8 @@ A client's rate follows the local smoothness that its last step met: with g_k(x)
 anew in every round, from eta_0 = lr and theta_0 = 1. So lr (its code's is 0.2) is where a client begins; a tuner that
 chooses it chooses no more than that. Both gradients are of the same mini-batch, as in its code, so each is run twice:
 with those of two mini-batches the noise between them would pass for roughness, and a rate shrink by a third per step.
-It is a rule for plain SGD, and other parts' terms in the gradient are scaled by eta_k as far as their names come first.
+It is a rule for plain SGD, and other parts' terms in the gradient are scaled by eta_k if they come before it in the
+method's name.
 """
 
 import torch
@@ -19,7 +20,7 @@ from fedaccord.core.settings import above, at_least
 
 
 class AutoTuned(ClientPart):
-    """Scales each gradient by eta_k / lr, so that the optimizer's step is one of eta_k."""
+    """The client side of DeltaSGD: gradients are scaled by eta_k / lr, so that the optimizer's step is one of eta_k."""
 
     looks_back = True
 
@@ -48,14 +49,14 @@ class AutoTuned(ClientPart):
 
 
 def lengths(tensors: tuple[Tensor, ...], stacked: bool) -> Tensor:
-    """The norm over all tensors, of each client of a stack: (clients,), or (1,) for a single one."""
+    """Return the norm over all tensors, for each client of a stack, (clients,), or for a single one, (1,)."""
     if not stacked:
         return torch.stack(torch._foreach_norm(tensors)).norm().unsqueeze(0)
     return torch.stack([each.flatten(1).norm(dim=1) for each in tensors]).norm(dim=0)
 
 
 def fitting(eta: Tensor, tensor: Tensor) -> Tensor:
-    """One factor per client, in a shape that multiplies this tensor."""
+    """Return one factor per client, in a shape that multiplies this tensor."""
     return eta.view(-1, *(1,) * (tensor.dim() - 1)) if len(eta) > 1 else eta
 
 

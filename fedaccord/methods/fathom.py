@@ -1,7 +1,7 @@
 """FATHOM: rate and steps by hyper-gradients (Kan, 2022, Algorithm 1). The rule itself is in policy/hypergradient.py.
 
-Clients send how far their gradients turn round on their way, a single number; the server keeps a running mean of its
-steps, Delta_sm <- alpha Delta_sm + (1 - alpha) Delta_t, and the cosine between the newest step and that of before.
+Each client sends a single number, how far its gradients turn round on its way. The server keeps a running mean of its
+steps, Delta_sm <- alpha Delta_sm + (1 - alpha) Delta_t, and the cosine between the newest step and the mean before it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ class Turning(ClientPart):
 
 
 def dots(one: Sequence[Tensor], other: Sequence[Tensor], stacked: bool) -> Tensor:
-    """The inner product over all tensors, of each client of a stack: (clients,), or (1,) for a single one."""
+    """Return the inner product over all tensors, for each client of a stack, (clients,), or for a single one, (1,)."""
     first = 1 if stacked else 0
     pairs = ((a * b).flatten(first).sum(-1) for a, b in zip(one, other, strict=True))
     total = torch.stack(list(pairs)).sum(0)
@@ -62,7 +62,7 @@ def dots(one: Sequence[Tensor], other: Sequence[Tensor], stacked: bool) -> Tenso
 
 
 class Smoothed(ServerStep):
-    """The server's side."""
+    """The server side of FATHOM: the running mean of its steps, and the cosine of the newest step with it."""
 
     def __init__(self, alpha: float):
         self.alpha = alpha
@@ -102,7 +102,7 @@ class Fathom(Part):
         return not settings["start"]
 
     def policy(self, first: Hyper, settings: Mapping[str, Any]) -> Policy:
-        """Within the ends of the grid, from `start` or from what task and settings say."""
+        """Return a policy that stays within the grid and begins at `start`, or at what task and settings say."""
         grid = HyperGrid.parse(settings["grid"])
         rates = {"lr": settings["fathom_lr"], "steps": settings["fathom_steps"]}
         if others := [name for name in grid.names if name not in rates]:

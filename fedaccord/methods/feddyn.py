@@ -33,7 +33,7 @@ from fedaccord.core.settings import above
 
 
 class Regularised(ClientPart):
-    """The client's side. The gradients of both new terms need no graph."""
+    """The client side of FedDyn; the gradients of both new terms need no graph."""
 
     def __init__(self, alpha: float):
         self.alpha = alpha
@@ -42,7 +42,7 @@ class Regularised(ClientPart):
         return THE_GRADIENTS
 
     def correct(self, step: Step) -> None:
-        """g - g_k + alpha (theta - theta_t)."""
+        """Replace each gradient g by g - g_k + alpha (theta - theta_t)."""
         torch._foreach_sub_(step.gradients, step.kept["g"])
         apart = torch._foreach_sub(step.weights, step.received)
         torch._foreach_add_(step.gradients, apart, alpha=self.alpha)
@@ -56,9 +56,10 @@ class Regularised(ClientPart):
 
 
 class Dynamic(ServerStep):
-    """The server's side. Every client counts the same, as printed: only then is h the mean of all g_k, whoever comes.
+    """The server side of FedDyn, in which every client counts the same, as printed.
 
-    So what is minimised is the mean of the clients' losses, however many examples each has; line 14 weights them.
+    Only then is h the mean of all g_k, whoever takes part. So what is minimised is the mean of the clients' losses,
+    however many examples each has; line 14 weights them.
     """
 
     equal = True
@@ -69,7 +70,8 @@ class Dynamic(ServerStep):
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
         # FedDyn: alpha (1/m) (sum_k theta_k - theta_t), as quoted. HERE: the sum of the differences. WHY: only that is
         # zero where nobody moves; its author's code has it so.
-        moved = self.alpha * mean.accepted / mean.clients / mean.share  # h goes with the g_k, which know of no share
+        # h moves as the g_k do, whatever share of the mean step is taken
+        moved = self.alpha * mean.accepted / mean.clients / mean.share
         h = {name: h - moved * mean.step(name) for name, h in state["h"].items()}
         return {**mean.params, **{name: mean.params[name] - each / self.alpha for name, each in h.items()}}, {"h": h}
 

@@ -1,7 +1,7 @@
 """FedEx: every client draws its own hyper-parameters from a distribution that the server learns (Khodak et al., 2021).
 
-The equations are in policy/exponentiated.py. It draws from the whole grid, uniformly at first: a grid that is narrower
-than the default one, around values that train at all, is what its paper has.
+The equations are in policy/exponentiated.py. Clients draw from the whole grid, uniformly at first; FedEx's paper has a
+grid that is narrower than the default one, around values that train at all.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from fedaccord.policy.exponentiated import ADAPTIVE, AGGRESSIVE, CONSTANT, DECAY
 from fedaccord.policy.grid import HyperGrid
 
 SERVERS = ("server_lr",)
-"""Hyper-parameters of the server, of which a client cannot have its own."""
+"""The server's hyper-parameters, of which a client cannot have values of its own."""
 
 
 class FedEx(Part):

@@ -1,8 +1,8 @@
 """FedNova: normalised averaging (Wang et al., 2020, "Tackling the objective inconsistency problem").
 
 Clients that make different numbers of steps pull the mean towards those that make more. A client that has gone
-w_i - w = -eta G_i a_i, with G_i its gradients and a_i how much each of them counts in the end, is taken by its mean
-gradient instead, and the server goes as far as the clients do on average:
+w_i - w = -eta G_i a_i, with G_i its gradients and a_i how much each of them counts in the end, is represented by its
+mean gradient instead, and the server goes as far as the clients do on average:
     d_i = G_i a_i / ||a_i||_1;      tau_eff = sum_i p_i ||a_i||_1;      w <- w - tau_eff sum_i p_i eta d_i
 For tau_i steps of SGD with momentum rho (0: plain, and ||a_i||_1 = tau_i)
     ||a_i||_1 = sum_{k=1}^{tau_i} (1 - rho^k) / (1 - rho)
@@ -36,7 +36,7 @@ from fedaccord.core.records import ClientUpdate, Packages, Params
 
 
 def length_of(steps: int, momentum: float, nesterov: bool = False) -> float:
-    """||a_i||_1, for steps of rate 1 that start without any momentum."""
+    """Return ||a_i||_1 for steps of rate 1 that start without any momentum."""
     # FedNova's code: the sum of plain momentum, also for Nesterov's. HERE: Nesterov's own. WHY: its step g + rho v
     # counts every gradient as if v had gone one step further, so k runs from 2 to tau_i + 1.
     shift = 1 if nesterov else 0
@@ -44,7 +44,7 @@ def length_of(steps: int, momentum: float, nesterov: bool = False) -> float:
 
 
 class Counting(ClientPart):
-    """The client's side: ||a_i||_1 of the steps that it made."""
+    """The client side of FedNova, which sends ||a_i||_1 of the steps that it made."""
 
     # FedNova: a proximal term makes a_i shorter, by (1 - eta mu) per step. HERE: joined with WD it is left out. WHY:
     # parts do not know of each other, and eta mu times the steps is small where the term does not hold a client fast.
@@ -58,16 +58,16 @@ class Counting(ClientPart):
 
 
 class Normalised(ServerStep):
-    """The server's side. Buffers (a BatchNorm's statistics) take the plain mean."""
+    """The server side of FedNova; buffers (a BatchNorm's statistics) take the plain mean."""
 
     def transform(self, received: Params, update: ClientUpdate, buffers: frozenset[str]) -> ClientUpdate:
-        """w + (w_i - w) / ||a_i||_1."""
-        length = max(1.0, float(update.sent[f"{FedNova.name}.length"]["value"]))  # an honest one is 1 at least
-        # it counts as one that did all its steps (`partial`): its own are what it was divided by
+        """Return the update with parameters w + (w_i - w) / ||a_i||_1."""
+        length = max(1.0, float(update.sent[f"{FedNova.name}.length"]["value"]))  # an honest one is at least 1
+        # it counts as one that did all its steps (`partial`): it has been divided by those that it did
         return replace(update, params=scaled(update.params, received, 1 / length, buffers), done=1.0)
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
-        """w + tau_eff times that, on average."""
+        """Move w by tau_eff times the mean of the clients' normalised steps."""
         return scaled(mean.params, mean.received, float(mean.sent["length"]["value"]), mean.buffers), state
 
 

@@ -33,13 +33,13 @@ class DistillingWork(Work):
             said = output_of(self.part.received, inputs)
         tau = self.part.temperature
         own, other = (not_true(scores, targets).div(tau).log_softmax(1) for scores in (output, said))
-        # tau^2 is in FedNTD's code of 2022 and was not in that of before; with its tau = 1 there is no difference
+        # tau^2 is in FedNTD's code of 2022 and was not in earlier code; with its tau = 1 there is no difference
         return self.weight * tau**2 * kl_div(own, other, reduction="batchmean", log_target=True)
 
 
 def not_true(scores: Tensor, targets: Tensor) -> Tensor:
-    """The scores of all classes but the true one, (examples, classes - 1), the true one's place taken by the last."""
-    # (a mask would have a shape that depends on its values, which a stack of clients cannot have)
+    """Return the scores of all classes but the true one, (examples, classes - 1); the last class takes its place."""
+    # a mask would give a shape that depends on values, which a stack of clients cannot have
     last = scores.shape[1] - 1
     places = torch.arange(last, device=scores.device).expand(len(scores), last)
     return scores.gather(1, torch.where(places == targets.unsqueeze(1), last, places))

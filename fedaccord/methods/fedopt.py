@@ -29,13 +29,13 @@ class Momentum(ServerStep):
 
 
 class Adaptive(ServerStep):
-    """FedAdam, or FedYogi if `yogi`. There is no bias correction, as in Algorithm 2."""
+    """The server step of FedAdam, or of FedYogi if `yogi`, without bias correction, as in Algorithm 2."""
 
     def __init__(self, rate: float, beta1: float, beta2: float, tau: float, yogi: bool):
         self.rate, self.beta1, self.beta2, self.tau, self.yogi = rate, beta1, beta2, tau, yogi
 
     def init(self, params: Params, zeros: Packages) -> Packages:
-        """v_0 = tau^2, so that the first steps are not out of proportion (Reddi et al.: v_{-1} >= tau^2)."""
+        """Begin with v_0 = tau^2, so that the first steps are not out of proportion (Reddi et al.: v_{-1} >= tau^2)."""
         return {"m": zeros["m"], "v": {name: v + self.tau**2 for name, v in zeros["v"].items()}}
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
@@ -62,9 +62,9 @@ class FedAvgM(Part):
     settings = (below_one("server_momentum", 0.9, "Momentum of the server's step."),)
     slots = Slots(server=(Slot("v"),))
     replaces = OPTIMIZER
-    # v keeps every step: one that a search stretches goes on in all rounds after it. Digits, one class a client,
-    # 60 rounds: 93 %, with AH and its search 56 %, with AH and none 89 %. FedAdam, which divides by the root of its v,
-    # does better with the search.
+    # v keeps every step, so one that a search has stretched goes on in all later rounds. Digits, one class per client,
+    # 60 rounds: 93 %, with AH and its search 56 %, with AH and no search 89 %. FedAdam, which divides by the root of
+    # its v, does better with the search.
     sets_length = True
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep:

@@ -1,8 +1,8 @@
 """WD: the weight-divergence term ||w_t - w_t^i||_2^2, the paper's baseline for matching.
 
 It is the proximal term of FedProx (Li et al., 2018, Algorithm 2), (mu / 2) ||w - w_t||^2, with mu = 2 wd_weight.
-FedProx also takes work that is not whole, and counts it in full; `partial` here counts it by its share. With another
-optimizer than SGD the weights themselves are pulled, as AdamW decays them, so that the pull is not scaled by what the
+FedProx also takes partial work, and counts it in full; `partial` here counts it by its share. With an optimizer other
+than SGD the weights themselves are pulled, as AdamW decays them, so that the pull is not scaled by what the
 optimizer makes of gradients.
 """
 
@@ -14,7 +14,10 @@ from fedaccord.core.settings import at_least, hyper
 
 
 class Pull(ClientPart):
-    """The term's gradient, 2 wd_weight (w_t^i - w_t), needs no graph: it is added before the step."""
+    """The client side of WD, which adds the term's gradient, 2 wd_weight (w_t^i - w_t), before the step.
+
+    The term needs no graph.
+    """
 
     def corrects(self, hyper: Hyper) -> str:
         if not hyper["wd_weight"]:

@@ -53,7 +53,7 @@ class FixedHead(Part):
 
 
 def head_of(model: nn.Module, name: str) -> nn.Linear:
-    """The layer whose rows are the class vectors."""
+    """Return the Linear layer whose rows are the class vectors; raise SettingsError if it cannot be fixed."""
     layers = {place: each for place, each in model.named_modules() if isinstance(each, nn.Linear)}
     if not layers or (name and name not in layers):
         there = ", ".join(layers) or "none"

@@ -1,7 +1,7 @@
 """MOON: model-contrastive learning (Li, He and Song, 2021, Algorithm 1, lines 14 to 17).
 
 With z what a client's model makes of an example, z_glob what the received model makes of it and z_prev what the
-client's own model of its last round does, all of unit length, the client adds to its loss
+client's own model of its last round makes of it, all of unit length, the client adds to its loss
     mu * -log( exp(z z_glob / tau) / (exp(z z_glob / tau) + exp(z z_prev / tau)) )
 which pulls it towards the received model and away from where its own data took it before.
 """
@@ -24,7 +24,7 @@ from fedaccord.methods.matching.activations import Activation, Event, observe, r
 
 
 def representation(events: Sequence[Event]) -> Tensor:
-    """z: the last layer of interest below the top, one row per example."""
+    """Return z, the activation of the last layer of interest below the top, one row per example."""
     # MOON: the output of a projection head of its own. HERE: that of the last non-linearity below the top, which is
     # what the top layer of a plain network sees. WHY: any model is taken as it is; a head would change what is trained
     # and what travels. Where a pooling follows, as in a ResNet, z still has the positions.
@@ -65,7 +65,10 @@ class Contrastive(ClientPart):
         self.temperature = built.settings["moon_temperature"]
 
     def begin(self, at: Beginning) -> Work:
-        """Before its first round a client's own model is the received one, and the term has no gradient."""
+        """Load the received model and the client's own of its last round.
+
+        Before its first round a client's own model is the received one, and the term has no gradient.
+        """
         # MOON's code: no such term in the first round; a client that comes later begins with a model of random weights.
         # HERE: with the received one, whenever it comes. WHY: away from random weights is no direction.
         state = at.model.state_dict()

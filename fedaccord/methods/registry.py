@@ -1,4 +1,4 @@
-"""Which methods there are. A name is one or more parts, joined by +: FA+RM+AH. This file alone takes it apart."""
+"""The methods that there are. A name is one or more parts joined by +: FA+RM+AH. Only this file takes it apart."""
 
 from importlib import import_module
 from pathlib import Path
@@ -45,14 +45,14 @@ METHODS = (*PAPER, *(name for name in PARTS if not any(name in method.split("+")
 
 
 ELSEWHERE = {"fedavg": "FA", "fedprox": "FA+WD"}
-"""Methods that are known by another name."""
+"""Names that methods have elsewhere -> their names here."""
 
 RENAMED = {"rm_store": "store"}
-"""What settings were called in version 0.1."""
+"""Names that settings had in version 0.1 -> their names now."""
 
 
 def find(name: str) -> Method:
-    """A method by its name: parts joined by +, each known here or given as file.py:variable."""
+    """Return the method with this name: parts joined by +, each known here or given as file.py:variable."""
     found = [from_file(word) if is_file(word) else Method(word, (known(word, name),)) for word in words_of(name)]
     parts = tuple(part for method in found for part in method.parts)
     if len({part.name for part in parts}) < len(parts):
@@ -61,7 +61,7 @@ def find(name: str) -> Method:
 
 
 def words_of(name: str) -> list[str]:
-    """The parts that a name joins. A file's path may have a + in it."""
+    """Split a name into the parts that it joins; the path of a file may have a + in it."""
     return [name] if is_file(name) and Path(name.rpartition(":")[0]).exists() else name.split("+")
 
 
@@ -87,7 +87,7 @@ def known(word: str, name: str) -> Part:
 
 
 def as_method(given: "str | Method | Part") -> Method:
-    """A name, a method or a single part, as a method."""
+    """Return a name, a method or a single part as a method."""
     if isinstance(given, str):
         return find(given)
     return Method(given.name, (given,)) if isinstance(given, Part) else given

@@ -32,7 +32,7 @@ from fedaccord.methods.fednova import check_countable, length_of
 
 
 class Controlled(ClientPart):
-    """The client's side: corrected steps, then its new control variate."""
+    """The client side of SCAFFOLD: corrected steps, then a new control variate."""
 
     def __init__(self, nesterov: bool):
         self.nesterov = nesterov
@@ -41,12 +41,12 @@ class Controlled(ClientPart):
         return THE_GRADIENTS
 
     def correct(self, step: Step) -> None:
-        """g_i - c_i + c."""
+        """Eq. 3: replace each gradient g_i by g_i - c_i + c."""
         torch._foreach_sub_(step.gradients, step.kept["c_i"])
         torch._foreach_add_(step.gradients, step.down["c"])
 
     def finish(self, end: End, work: Work) -> Outgoing:
-        """Option II. With momentum the steps add up to more than K eta_l."""
+        """Eq. 4, option II: keep c_i+ and send its change. With momentum the steps add up to more than K eta_l."""
         # SCAFFOLD (Algorithm 1): plain SGD at the clients. HERE: momentum is allowed, and K is FedNova's ||a_i||_1.
         # WHY: x - y_i is eta_l times so many gradients, and c_i must stay the size of one.
         length = length_of(end.hyper.steps, end.hyper.momentum, self.nesterov) * end.hyper.lr
@@ -59,7 +59,7 @@ class Controlled(ClientPart):
 
 
 class Control(ServerStep):
-    """The server's side: c <- c + (|S| / N) mean of the changes."""
+    """The server side of SCAFFOLD, Eq. 5: c <- c + (|S| / N) mean of the changes."""
 
     def apply(self, state: Packages, mean: Mean) -> tuple[Params, Packages]:
         # SCAFFOLD (Algorithm 1): x moves by the plain mean too. HERE: by examples, as line 14 has it; c by the plain

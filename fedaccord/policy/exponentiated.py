@@ -1,12 +1,12 @@
-"""FedEx: every client draws its own hyper-parameters; exponentiated gradient on what they are drawn from.
+"""FedEx: every client draws its own hyper-parameters from a distribution that follows exponentiated gradients.
 
-Khodak et al. (2021), "Federated hyperparameter tuning", FedEx as their code has it for a grid: a distribution
+This is FedEx (Khodak et al., 2021, "Federated hyperparameter tuning") as its code has it for a grid: a distribution
 theta over the values of each axis, uniform at first. Client i draws j_i and ends with loss s_i; with p_i its share of
-the examples and lambda a mean of what earlier rounds ended with,
+the examples and lambda a mean of earlier rounds' losses,
     gradient_j = sum_i p_i (s_i - lambda) [j_i = j] / theta_j;      theta <- theta exp(-eta_t gradient), normalised
 The state is a plain JSON value:
     z         log theta of each axis
-    past      of each axis what the step's schedule adds up
+    past      for each axis, the sum that the schedule of its step has accumulated
     trace     the discounted sum of earlier rounds' mean losses, and of their weights
     drawn     what each client of this round drew: the number of the value on each axis
 """
@@ -25,16 +25,16 @@ from fedaccord.policy.gaussian import pick, softmax
 from fedaccord.policy.grid import HyperGrid
 
 DECAYING, ADAPTIVE, AGGRESSIVE, CONSTANT = "decaying", "adaptive", "aggressive", "constant"
-"""eta_t is eta_0 over: the root of t; the root of the sum of all squared largest gradients; the largest; 1."""
+"""eta_t is eta_0 divided by the root of t, the root of the sum of all squared largest gradients, the largest, or 1."""
 
 
 @dataclass(frozen=True)
 class Exponentiated:
-    first: Hyper  # what is not in the grid comes from here
+    first: Hyper  # the values of what is not in the grid
     grid: HyperGrid
     rate: float = 0.0  # eta_0; 0: sqrt(2 ln k) for k values
     schedule: str = DECAYING
-    discount: float = 0.0  # of lambda: 0 is the last round's mean alone, 1 that of all
+    discount: float = 0.0  # of lambda: 0 takes the last round's mean alone, 1 that of all
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class Exponentiated:
     def propose(
         self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
     ) -> tuple[Proposal, PolicyState]:
-        """A draw for each client; for the round as a whole, the likeliest values."""
+        """Draw hyper-parameters for each client; the round as a whole gets the likeliest values."""
         theta = [softmax(np.array(z)) for z in state["z"]]
         uniform = torch.rand(len(cohort), len(theta), generator=generator, dtype=torch.float64).tolist()
         drawn = {
@@ -63,7 +63,7 @@ class Exponentiated:
         return self.grid.choice(tuple(int(np.argmax(z)) for z in state["z"]))
 
     def learn(self, state: PolicyState, seen: Observation) -> PolicyState:
-        """theta's step. Clients that did not answer say nothing."""
+        """Move theta by one step; clients that did not answer do not count."""
         # FedEx: s_i is the error of w_i on examples of client i that are held out, and p_i their share. HERE: its mean
         # training loss over the round, each mini-batch before the step that is made on it, and its share of all
         # examples. WHY: clients send both anyway; within a pass it is of examples that the round has not seen yet. The
@@ -89,7 +89,7 @@ class Exponentiated:
         return {**state, "z": [z for z, _ in moved], "past": [past for _, past in moved], "trace": trace}
 
     def moved(self, axis: int, state: PolicyState, credit: dict[int, float]) -> tuple[list[float], float]:
-        """log theta of one axis after its step, and what its schedule has added up."""
+        """Return log theta of one axis after its step, and the sum that its schedule has accumulated."""
         z = np.array(state["z"][axis])
         theta, gradient = softmax(z), np.zeros(len(z))
         for client, each in credit.items():

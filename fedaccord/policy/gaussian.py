@@ -1,4 +1,4 @@
-"""The discrete Gaussian P(h | mu, A) over a grid: probabilities, sample, and the analytic score.
+"""The discrete Gaussian P(h | mu, A) over a grid: probabilities, samples, and the analytic score.
 
 P(h) = N(h | mu, A) / sum_h' N(h' | mu, A). The Gaussian's own constant cancels, so
 log P(h) = -1/2 (h - mu)^T A (h - mu) - log sum_h' exp(-1/2 (h' - mu)^T A (h' - mu)).
@@ -17,7 +17,7 @@ Index = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Score:
-    """The gradient of log P(h | mu, A) in mu (D,) and in A: (D, D), or its diagonal (D,)."""
+    """The gradient of log P(h | mu, A) with respect to mu, (D,), and to A, (D, D), or to its diagonal, (D,)."""
 
     mu: np.ndarray
     A: np.ndarray
@@ -25,13 +25,13 @@ class Score:
 
 @functools.lru_cache(maxsize=16)
 def grid_points(grid: HyperGrid) -> np.ndarray:
-    """All points of the grid, (points, D), the last axis running fastest."""
+    """Return all points of the grid, (points, D), the last axis running fastest."""
     mesh = np.meshgrid(*(axis.points for axis in grid.axes), indexing="ij")
     return np.stack([part.ravel() for part in mesh], axis=1)
 
 
 class FullGaussian:
-    """With a full precision matrix A (D, D): every pair of hyper-parameters may be correlated."""
+    """A discrete Gaussian with a full precision matrix A (D, D): every pair of hyper-parameters may be correlated."""
 
     def __init__(self, grid: HyperGrid, mu: np.ndarray, A: np.ndarray):
         self.grid, self.mu, self.A = grid, mu, A
@@ -39,7 +39,7 @@ class FullGaussian:
         self.p = softmax(-0.5 * np.einsum("nd,de,ne->n", self.points - mu, A, self.points - mu))
 
     def sample(self, uniform: np.ndarray) -> Index:
-        """A grid point; `uniform` holds at least one number in [0, 1)."""
+        """Draw a grid point; `uniform` holds at least one number in [0, 1)."""
         flat = pick(self.p, float(uniform[0]))
         return tuple(int(i) for i in np.unravel_index(flat, self.shape))
 
@@ -47,7 +47,7 @@ class FullGaussian:
         return float(self.p[np.ravel_multi_index(index, self.shape)])
 
     def score(self, index: Index) -> Score:
-        """d/dmu = A (h - E[h]);  d/dA = -1/2 ((h - mu)(h - mu)^T - E[(h - mu)(h - mu)^T])."""
+        """Return d/dmu = A (h - E[h]) and d/dA = -1/2 ((h - mu)(h - mu)^T - E[(h - mu)(h - mu)^T])."""
         h = self.points[np.ravel_multi_index(index, self.shape)]
         apart = self.points - self.mu
         expected = np.einsum("n,nd,ne->de", self.p, apart, apart)
@@ -60,7 +60,10 @@ class FullGaussian:
 
 
 class DiagonalGaussian:
-    """With a diagonal A (D,) the axes are independent: cost grows with the sum of their lengths, not the product."""
+    """A discrete Gaussian with a diagonal A (D,), hence with independent axes.
+
+    Its cost grows with the sum of the axes' lengths, not with their product.
+    """
 
     def __init__(self, grid: HyperGrid, mu: np.ndarray, A: np.ndarray):
         self.grid, self.mu, self.A = grid, mu, A
@@ -68,14 +71,14 @@ class DiagonalGaussian:
         self.p = [softmax(-0.5 * a * (points - m) ** 2) for points, m, a in zip(self.points, mu, A, strict=True)]
 
     def sample(self, uniform: np.ndarray) -> Index:
-        """A grid point; `uniform` holds one number in [0, 1) for each axis."""
+        """Draw a grid point; `uniform` holds one number in [0, 1) for each axis."""
         return tuple(pick(p, float(u)) for p, u in zip(self.p, uniform, strict=False))
 
     def probability(self, index: Index) -> float:
         return math.prod(float(p[i]) for p, i in zip(self.p, index, strict=True))
 
     def score(self, index: Index) -> Score:
-        """As above, axis by axis."""
+        """Return d/dmu = a (h - E[h]) and d/da = -1/2 ((h - mu)^2 - E[(h - mu)^2]), axis by axis."""
         d_mu, d_A = [], []
         for points, p, m, a, i in zip(self.points, self.p, self.mu, self.A, index, strict=True):
             d_mu.append(a * (points[i] - p @ points))
@@ -84,7 +87,7 @@ class DiagonalGaussian:
 
 
 def gaussian(grid: HyperGrid, mu: np.ndarray, A: np.ndarray) -> FullGaussian | DiagonalGaussian:
-    """By the form of A: a matrix or its diagonal."""
+    """Return the discrete Gaussian for the form of A: a matrix or its diagonal."""
     return FullGaussian(grid, mu, A) if A.ndim == 2 else DiagonalGaussian(grid, mu, A)
 
 
@@ -95,5 +98,5 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def pick(p: np.ndarray, uniform: float) -> int:
-    """The index at which the cumulative probability passes `uniform`."""
+    """Return the index at which the cumulative probability passes `uniform`."""
     return min(int(np.searchsorted(np.cumsum(p), uniform, side="right")), len(p) - 1)

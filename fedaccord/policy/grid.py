@@ -17,7 +17,7 @@ WHOLE = ("steps", "batch_size")
 
 @dataclass(frozen=True)
 class Axis:
-    """One hyper-parameter: its name in Hyper, its allowed values (rising), and whether their logarithm is even."""
+    """One hyper-parameter: its name in Hyper, its allowed values (rising), and whether its scale is logarithmic."""
 
     name: str
     values: tuple[float, ...]
@@ -31,7 +31,7 @@ class Axis:
 
     @property
     def points(self) -> np.ndarray:
-        """z = (v - mean) / (2 max|v - mean|): zero mean, inside [-0.5, 0.5], whatever the spacing."""
+        """The points z = (v - mean) / (2 max|v - mean|): zero mean, inside [-0.5, 0.5], whatever the spacing."""
         v = self.scale(np.array(self.values, np.float64))
         centred = v - v.mean()
         points: np.ndarray = centred / (2 * np.abs(centred).max())
@@ -41,13 +41,13 @@ class Axis:
         return np.log(values) if self.log else values
 
     def value_at(self, z: float) -> float:
-        """The hyper-parameter's value at a normalised point, also between the grid's."""
+        """Return the hyper-parameter's value at a normalised point, which may lie between those of the grid."""
         v = self.scale(np.array(self.values, np.float64))
         scaled = v.mean() + 2 * np.abs(v - v.mean()).max() * z
         return float(math.exp(scaled) if self.log else scaled)
 
     def point_of(self, value: float) -> float:
-        """The other way round; the value must be within the axis."""
+        """Return the normalised point of a value; raise SettingsError if it is outside the axis."""
         if not self.values[0] <= value <= self.values[-1]:
             raise SettingsError(
                 f"start: {self.name} = {value:g} is outside the grid, {self.values[0]:g} to {self.values[-1]:g}"
@@ -56,7 +56,7 @@ class Axis:
         return float((self.scale(np.array(value)) - v.mean()) / (2 * np.abs(v - v.mean()).max()))
 
     def typed(self, number: int) -> float | int:
-        """The value with this number, in the type that Hyper wants."""
+        """Return the value with this number, in the type that Hyper wants."""
         value = self.values[number]
         return round(value) if self.name in WHOLE else float(value)
 
@@ -77,14 +77,14 @@ class HyperGrid:
         return tuple(axis.name for axis in self.axes)
 
     def check(self, tunable: Iterable[str]) -> None:
-        """Complain about a name that is no hyper-parameter of this method."""
+        """Raise SettingsError if an axis is not among the hyper-parameters that can be tuned."""
         names = list(tunable)
         for axis in self.axes:
             if axis.name not in names:
                 raise SettingsError(f"grid: '{axis.name}' cannot be tuned; expected one of {', '.join(names)}")
 
     def obey(self, rules: Mapping[str, Setting]) -> None:
-        """Complain about a value that the setting of that name does not take."""
+        """Raise SettingsError if an axis has a value that the setting of its name does not take."""
         for axis in self.axes:
             if rule := rules.get(axis.name):
                 for value in axis.values:
@@ -94,11 +94,11 @@ class HyperGrid:
                         raise SettingsError(f"grid: {error}") from None
 
     def choice(self, index: tuple[int, ...]) -> dict[str, Any]:
-        """The hyper-parameters at a grid point, by name."""
+        """Return the hyper-parameters at a grid point, by name."""
         return {axis.name: axis.typed(number) for axis, number in zip(self.axes, index, strict=True)}
 
     def place(self, text: str) -> tuple[float, ...]:
-        """'lr = 0.1, steps = 20' as a normalised point; what is not named is in the middle. Empty: ()."""
+        """Parse 'lr = 0.1, steps = 20' as a normalised point, 0 on axes that are not named; empty text gives ()."""
         if not text.strip():
             return ()
         named: dict[str, float] = {}
@@ -114,7 +114,7 @@ class HyperGrid:
 
     @classmethod
     def parse(cls, text: str) -> "HyperGrid":
-        """'lr = 0.01..1/9 log; steps = 5, 10, 20': a list of values, or low..high/count, even or in the logarithm."""
+        """Parse 'lr = 0.01..1/9 log; steps = 5, 10, 20': lists of values, or low..high/count, even or logarithmic."""
         return cls(tuple(parse_axis(part) for part in text.split(";") if part.strip()))
 
 

@@ -1,11 +1,11 @@
-"""The rule of FATHOM: rate and steps follow their hyper-gradients (Kan, 2022, "Federated hypergradient descent").
+"""FATHOM's rule: rate and steps follow their hyper-gradients (Kan, 2022, "Federated hypergradient descent").
 
 With Delta_t the clients' mean step, Delta_sm a running mean of those before, and least_i the smallest cosine between
 client i's next gradient and the sum of its gradients so far (Eq. 5, 9, 12)
     H = N = -cos(Delta_t, Delta_sm);                 G = -sum_i p_i least_i
     lr <- lr exp(-gamma_lr H)                        (Eq. 13)
     steps <- steps exp(-gamma_steps (N + G))         (Eq. 14)
-So both grow while successive rounds go the same way, and the steps as long as clients do not turn round on their way.
+So both grow while successive rounds go the same way, the steps also while clients do not turn round on their way.
 The state is a plain JSON value: lr and steps, which need not be whole.
 """
 
@@ -22,11 +22,11 @@ from fedaccord.core.records import Hyper, Observation, PolicyState
 
 @dataclass(frozen=True)
 class Hypergradient:
-    first: Hyper  # where it begins, and all that it does not choose
-    bounds: Mapping[str, tuple[float, float]]  # of what it chooses: lr, steps, or one of them
-    cosine: str  # by which name the observation has cos(Delta_t, Delta_sm)
-    least: str  # and the mean of least_i
-    rates: Mapping[str, float]  # gamma
+    first: Hyper  # where the policy begins, and the values that it does not choose
+    bounds: Mapping[str, tuple[float, float]]  # of the hyper-parameters that it chooses: lr, steps, or one of them
+    cosine: str  # the name of cos(Delta_t, Delta_sm) in Observation.method
+    least: str  # the name of the mean of least_i there
+    rates: Mapping[str, float]  # gamma_lr and gamma_steps
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ class Hypergradient:
         return Proposal(self.first.but(chosen)), state
 
     def learn(self, state: PolicyState, seen: Observation) -> PolicyState:
-        """Eq. 13 and 14. Nothing is learned from a round in which nobody counted."""
+        """Eq. 13 and 14: move lr and steps; a round in which no update counted leaves them as they are."""
         # FATHOM (Eq. 14): E, passes over a client's own data. HERE: steps, the same for all clients. WHY: the server of
         # a real federation does not know how much data they have; clients of equal size see no difference.
         # FATHOM (Eq. 15): the batch size has a rule of its own. HERE: it stays. WHY: it would change what a step costs.

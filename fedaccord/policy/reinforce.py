@@ -4,8 +4,9 @@ The state is a plain JSON value:
     mu, A     psi
     window    what is known of past choices, oldest first: reward, score at the psi of that time, the choice itself
     pending   choices whose reward is not known yet, or which are still held
-    updates   how often psi was moved; for Adam also its two moments
-    pace      that of policy/pace.py, if the rate and the iterations follow what the server sees
+    updates   how often psi was moved
+    moments   Adam's two moments, if psi is moved by Adam
+    pace      the state of policy/pace.py, if the rate and the iterations follow what the server sees
 """
 
 import math
@@ -26,24 +27,24 @@ SMALLEST, LARGEST = 5.0, 2500.0
 """Bounds on the eigenvalues of A: a spread from 0.45 (the whole grid) down to 0.02 (half a step of a fine grid)."""
 ASCENT, ADAM, SCALED, WALK = "ascent", "adam", "scaled", "walk"
 BETAS = (0.7, 0.7)
-"""Adam's, for psi."""
+"""The decay rates of Adam's two moments, for psi."""
 SLOWER = 10
-"""After so many updates psi moves by a rate that is smaller by the root of two, after thirty by a half, and so on."""
+"""After this many updates psi's rate is divided by the root of two, after three times as many by two, and so on."""
 TREND = 5
-"""Rewards from which on there is a trend to take out."""
+"""The least number of rewards from which a trend is taken out."""
 
 
 @dataclass(frozen=True)
 class Reinforce:
     """The policy over the grid, with one of four ways to move psi.
 
-    ascent   psi + hyper_lr * gradient, as printed: Eq. 7 (baseline = causal, what the paper uses) or 6 (centred)
+    ascent   psi + hyper_lr * gradient: Eq. 7 (baseline = causal, what the paper uses) or 6 (centred)
     adam     by Adam on the correlation of rewards and scores
     scaled   by the correlation of rewards and scores, as far as it is beyond chance
     walk     at random: a control
     """
 
-    first: Hyper  # what is not tuned comes from here
+    first: Hyper  # the values of what is not tuned
     grid: HyperGrid
     hyper_lr: float = 0.01  # eta_H
     interval: int = 5  # Z
@@ -53,14 +54,14 @@ class Reinforce:
     start_at: tuple[float, ...] = ()  # mu_1 in normalised units; the middle of the grid if empty
     psi: str = ASCENT
     hold: int = 1  # rounds for which a choice is held
-    pace: Pace | None = None  # the rate and the iterations follow what the server sees
+    pace: Pace | None = None  # moves the rate and the iterations by what the server sees; None: nothing does
 
     @property
     def names(self) -> tuple[str, ...]:
         return self.grid.names
 
     def start(self) -> PolicyState:
-        """psi_1: mu_1 in the middle of the grid, A_1 = precision * I."""
+        """Return the state with psi_1: mu_1 at `start_at` or in the middle of the grid, A_1 = precision * I."""
         D = len(self.grid.axes)
         A = np.full(D, self.precision) if self.diagonal else self.precision * np.eye(D)
         mu = list(self.start_at) or [0.0] * D
@@ -70,9 +71,9 @@ class Reinforce:
     def propose(
         self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
     ) -> tuple[Proposal, PolicyState]:
-        """Line 4: h_t ~ P(. | psi_t), or the choice that is still held.
+        """Line 4: draw h_t ~ P(. | psi_t), or propose the choice that is still held.
 
-        The score is taken now, at psi_t, and waits for its reward.
+        The score is computed now, at psi_t, and waits for its reward.
         """
         *others, newest = state["pending"] or [None]
         if newest is not None and newest["held"] < newest["until"]:
@@ -82,7 +83,7 @@ class Reinforce:
         return Proposal(self.first.but(entry["choice"])), {**state, "pending": [*others, entry]}
 
     def draw(self, state: PolicyState, round: int, generator: torch.Generator) -> dict[str, Any]:
-        """A new choice, with its probability and score; in the run-in the point of the grid that is next to mu."""
+        """Draw a new choice, with its probability and score; in the run-in it is the grid point nearest to mu."""
         mu = np.array(state["mu"])
         P = gaussian(self.grid, mu, np.array(state["A"]))
         run_in = self.pace is not None and state["pace"]["run_in"]
@@ -109,7 +110,7 @@ class Reinforce:
         }
 
     def learn(self, state: PolicyState, seen: Observation) -> PolicyState:
-        """Lines 16-18. A round that was never carried out (it was skipped) does not count for its choice."""
+        """Lines 16-18: learn from a round; one that was not carried out does not count for its choice."""
         if not seen.carried_out:
             *others, newest = state["pending"]
             left = {**newest, "held": newest["held"] - 1}
@@ -117,18 +118,18 @@ class Reinforce:
         return self.update(self.paced(state, seen), seen.reward)
 
     def paced(self, state: PolicyState, seen: Observation) -> PolicyState:
-        """mu as it follows from what the server has seen; a choice that blew up is not held any longer."""
+        """Return the state with mu moved by the pace; a choice that the pace gives up is not held any longer."""
         if self.pace is None:
             return state
         *others, newest = state["pending"] or [{"held": 0, "until": 1}]
         over = newest["held"] >= newest["until"]
         pace, mu, given_up = self.pace.follow(state["pace"], state["mu"], seen, over)
-        ended = given_up and state["pending"]  # it has none where the choice's only round was not carried out
+        ended = given_up and state["pending"]  # nothing is pending if the choice's only round was not carried out
         pending = [*others, {**newest, "until": newest["held"]}] if ended else state["pending"]
         return {**state, "mu": mu, "pace": {**pace, "mu": mu}, "pending": pending}
 
     def update(self, state: PolicyState, reward: float | None) -> PolicyState:
-        """Lines 17-18 with a reward for the oldest choice that waits for one; without a reward, nothing changes.
+        """Lines 17-18: credit a reward to the oldest choice that waits for one, and learn from it once it has all.
 
         A choice that is held for several rounds has earned what the loss fell by over all of them.
         """
@@ -140,7 +141,7 @@ class Reinforce:
         return self.closed({**state, "pending": [entry, *others]})
 
     def closed(self, state: PolicyState) -> PolicyState:
-        """What is learned from the oldest choice, if it has all its rewards."""
+        """Learn from the oldest pending choice, if it has all its rewards, and take it from the pending ones."""
         if not state["pending"] or len(state["pending"][0]["rewards"]) < state["pending"][0]["until"]:
             return state
         entry, *others = state["pending"]
@@ -155,13 +156,13 @@ class Reinforce:
         return {**state, **moved, "window": window, "pending": others, "updates": state["updates"] + 1}
 
     def moved(self, state: PolicyState, window: list[dict[str, Any]]) -> PolicyState:
-        """Line 18: psi_{t+1}, and the moments that go with it."""
+        """Line 18: return psi_{t+1}, and Adam's moments if it is moved by Adam."""
         d_mu, d_A, moments = self.step(state, window)
         mu, A = self.inside(np.array(state["mu"]) + d_mu), bounded(np.array(state["A"]) + d_A)
         return {"mu": mu.tolist(), "A": A.tolist(), **moments}
 
     def step(self, state: PolicyState, window: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        """How far mu and A are to move, before they are kept within their bounds, and the moments that go with it."""
+        """Return how far to move mu and A, before they are kept within their bounds, and Adam's moments, if any."""
         # PAPER (Eq. 6, Eq. 7, line 18): psi minus eta_H ... HERE: plus. WHY: J_t, the expected reward, is maximised
         # (Eq. 3); what stands behind eta_H is its gradient (Eq. 4-5), and the minus would descend it.
         if self.psi == ASCENT:
@@ -181,15 +182,15 @@ class Reinforce:
         return rate * step_mu, rate * self.precision * step_A, {"moments": {"mu": m_mu, "A": m_A}}
 
     def gradient(self, window: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-        """Eq. 7 or Eq. 6, without eta_H."""
+        """Eq. 7 or Eq. 6: return the gradients of mu and A, which eta_H is to multiply."""
         s_mu, s_A = scores(window)
         advantage, _ = self.credit(window)
         return np.tensordot(advantage, s_mu, 1), np.tensordot(advantage, s_A, 1)
 
     def correlation(self, window: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-        """The same with ranks for rewards, and scores divided by their own size: between -1 and 1, whatever the task.
+        """Return the correlations of the rewards' ranks with the scores of mu and A: in [-1, 1], whatever the task.
 
-        A rank is that of what is left of a reward when the trend over the window is taken out: progress slows down, and
+        The trend over the window is taken out of the rewards first, since progress slows down. Ranks are used because
         one round that blew up must not outweigh all others.
         """
         rank = ranks(detrended(np.array([entry["reward"] for entry in window])))
@@ -197,14 +198,14 @@ class Reinforce:
         return correlated(rank, s_mu), correlated(rank, s_A)
 
     def agreement(self, window: list[dict[str, Any]]) -> np.ndarray:
-        """The correlation that mu moves by; of plain ascent, its gradient as one."""
+        """Return the correlation by which mu moves; for plain ascent, its gradient scaled to a correlation."""
         if self.psi != ASCENT:
             return self.correlation(window)[0]
         advantage, _ = self.credit(window)
         return correlated(advantage / np.abs(advantage).max(), scores(window)[0])
 
     def credit(self, window: list[dict[str, Any]]) -> tuple[np.ndarray, float | None]:
-        """What each round of the window earned beyond the baseline, and the baseline."""
+        """Return what each choice of the window earned beyond the baseline, and the baseline (None: not known yet)."""
         r = np.array([entry["reward"] for entry in window])
         if self.baseline == "causal":
             # Eq. 7: sum_{tau=t-Z'}^{t} (r_tau - r_hat_t) score_tau, r_hat_t the mean of the same rewards
@@ -223,13 +224,13 @@ class Reinforce:
         return advantage, around
 
     def inside(self, mu: np.ndarray) -> np.ndarray:
-        """The means are forced to stay within the ranges of the grid (the paper's evolution figure)."""
+        """Clip the means to the ranges of the grid (as in the paper's evolution figure)."""
         low = [axis.points[0] for axis in self.grid.axes]
         high = [axis.points[-1] for axis in self.grid.axes]
         return np.clip(mu, low, high)
 
     def describe(self, before: PolicyState, after: PolicyState) -> dict[str, Any]:
-        """`before` is the state after sampling; mu and A are those that h was drawn from."""
+        """Return the log's entry, with the mu and A that h was drawn from; `before` is the state after sampling."""
         psi = before["pending"][-1]["psi"]
         means = {axis.name: axis.value_at(mu) for axis, mu in zip(self.grid.axes, psi["mu"], strict=True)}
         return {
@@ -241,11 +242,11 @@ class Reinforce:
         }
 
     def each_round(self, earned: float | None) -> float | None:
-        """What a choice's rounds have earned, as the reward of one of them: that is what the log's rewards are."""
+        """Convert what all rounds of a choice have earned into the reward of one round, as the log has it."""
         return earned if earned is None or self.hold == 1 else 1 - (1 - earned) ** (1 / self.hold)
 
     def why(self, before: PolicyState, after: PolicyState) -> str:
-        """One sentence for each hyper-parameter: what moved, and what the choices earned that moved it."""
+        """Say in words how each hyper-parameter's mean moved, and what the choices earned that moved it."""
         told = after["pace"]["told"] if self.pace is not None else ""
         newest = before["pending"][-1]
         if newest["run_in"]:
@@ -256,7 +257,7 @@ class Reinforce:
         return "; ".join(filter(None, (told, self.why_learned(before, after))))
 
     def why_learned(self, before: PolicyState, after: PolicyState) -> str:
-        """The same of what REINFORCE moved. What it left where following had put it is not told once more."""
+        """Say in words what REINFORCE moved; what it left where the pace had put it is not reported again."""
         window = after["window"]
         steps, *_ = self.step(before, window)
         put = before["mu"] if self.pace is None else after["pace"]["mu"]
@@ -278,7 +279,7 @@ class Reinforce:
         return "; ".join(told)
 
     def why_still(self, step: float) -> str:
-        """Why a mean that was to move by this much did not."""
+        """Say why a mean that was to move by `step` did not."""
         if abs(step) >= STILL:
             return "at the edge of the grid"
         if self.psi == SCALED and step == 0 and self.hyper_lr > 0:
@@ -286,7 +287,7 @@ class Reinforce:
         return f"its step was below {100 * STILL:g} % of the grid"
 
     def why_moved(self, number: int, step: float, before: PolicyState, window: list[dict[str, Any]]) -> str:
-        """What moved one hyper-parameter's mean: what the choices earned, as far as this psi goes by it."""
+        """Say what moved one hyper-parameter's mean: what the choices earned, if that is what moves psi."""
         if self.psi == WALK:
             return "at random"
         if self.psi == ASCENT and self.baseline == "centred":
@@ -312,7 +313,7 @@ def paid_alike(window: list[dict[str, Any]]) -> bool:
 
 
 def detrended(rewards: np.ndarray) -> np.ndarray:
-    """What is left of them beside a straight line; beside their mean, if there are few. Rounding leaves nothing."""
+    """Return the rewards less their linear trend, or less their mean if there are few; rounding errors become 0."""
     time = np.arange(len(rewards)) - (len(rewards) - 1) / 2
     slope = float(time @ rewards / (time @ time)) if len(rewards) >= TREND else 0.0
     left: np.ndarray = rewards - rewards.mean() - slope * time
@@ -320,7 +321,7 @@ def detrended(rewards: np.ndarray) -> np.ndarray:
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """Their ranks, centred on zero; equal values share one."""
+    """Return the ranks of the values, centred on zero; equal values share one rank."""
     below, equal = values[:, None] > values, values[:, None] == values
     found: np.ndarray = below.sum(1) + equal.sum(1) / 2
     return found - found.mean()
@@ -331,7 +332,7 @@ def scores(window: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def correlated(earned: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Of what was earned with each score, both as they lie about zero: between -1 and 1."""
+    """Return the correlation about zero of what was earned with each score, between -1 and 1."""
     size = math.sqrt(float(np.mean(earned**2)))
     if size < 1e-12:
         none: np.ndarray = 0.0 * scores[0]
@@ -342,7 +343,7 @@ def correlated(earned: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 def adam(moments: Sequence[Any], gradient: np.ndarray, count: int) -> tuple[np.ndarray, list[Any]]:
-    """Adam's step of unit rate, and its two moments."""
+    """Return Adam's step of unit rate, and its two moments."""
     first = BETAS[0] * np.array(moments[0]) + (1 - BETAS[0]) * gradient
     second = BETAS[1] * np.array(moments[1]) + (1 - BETAS[1]) * gradient**2
     step = (first / (1 - BETAS[0] ** count)) / (np.sqrt(second / (1 - BETAS[1] ** count)) + 1e-8)
@@ -353,7 +354,7 @@ LABELS = {"lr": "learning rate", "steps": "SGD iterations"}
 
 
 def gains(one: float, other: float) -> tuple[str, str]:
-    """What two rounds earned, in per cent, told apart."""
+    """Say in words what two rounds earned, in per cent, with enough figures to tell them apart."""
     pairs = [
         [f"{'gained' if each >= 0 else 'lost'} {written(abs(100 * each), n)} %" for each in (one, other)]
         for n in range(2, 18)
@@ -363,7 +364,7 @@ def gains(one: float, other: float) -> tuple[str, str]:
 
 
 def bounded(A: np.ndarray) -> np.ndarray:
-    """Symmetric, with eigenvalues kept within their bounds, so that A stays a precision and the draw stays a spread."""
+    """Make A symmetric and bound its eigenvalues, so that A stays a precision and the draws keep a spread."""
     if A.ndim == 1:
         clipped: np.ndarray = np.clip(A, SMALLEST, LARGEST)
         return clipped

@@ -1,4 +1,4 @@
-"""Schedules that are fixed before the run: the paper's baselines, and what another run did."""
+"""Schedules that are fixed before the run: the paper's baselines, and the replay of another run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from fedaccord.core.records import Hyper, Observation, PolicyState
 
 @dataclass(frozen=True)
 class FixedSchedule:
-    """Learning rate and SGD iterations, each with its own decay a round; rewards are ignored."""
+    """Learning rate and SGD iterations, each with its own decay per round; rewards are ignored."""
 
     first: Hyper
     lr_decay: float = 1.0
@@ -29,7 +29,7 @@ class FixedSchedule:
     def propose(
         self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
     ) -> tuple[Proposal, PolicyState]:
-        """h_t = (lr * lr_decay^(t-1), steps * steps_decay^(t-1) to the nearest whole number, at least 1)."""
+        """Return h_t = (lr * lr_decay^(t-1), steps * steps_decay^(t-1) to the nearest whole number, at least 1)."""
         lr = self.first.lr * self.lr_decay ** (round - 1)
         steps = max(1, int(self.first.steps * self.steps_decay ** (round - 1) + 0.5))
         return Proposal(self.first.but({"lr": lr, "steps": steps})), state
@@ -43,12 +43,12 @@ class FixedSchedule:
 
 @dataclass(frozen=True)
 class Passes:
-    """Another policy, but every client makes so many passes over its own data: it has a number of steps of its own."""
+    """Another policy, but with `epochs` passes of every client over its own data, and so each with its own steps."""
 
     other: Policy
     epochs: float
     sizes: Mapping[int, int]  # examples of each client
-    decay: float = 1.0  # factor on them after each round
+    decay: float = 1.0  # factor on the epochs after each round
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class Passes:
     def propose(
         self, state: PolicyState, round: int, cohort: Sequence[int], generator: torch.Generator
     ) -> tuple[Proposal, PolicyState]:
-        """The other's h_t, with each client's own steps; for the round as a whole, their mean."""
+        """Return the other policy's h_t with each client's own steps; the round as a whole gets their mean."""
         given, state = self.other.propose(state, round, cohort, generator)
         each = {}
         for client in (client for client in cohort if self.sizes[client]):
@@ -70,7 +70,7 @@ class Passes:
         return Proposal(given.hyper.but({"steps": mean}), each), state
 
     def steps(self, examples: int, batch_size: int, round: int) -> int:
-        """ceil(n / batch) * epochs * decay^(t-1) to the nearest whole number, at least 1."""
+        """Return ceil(n / batch) * epochs * decay^(t-1) to the nearest whole number, at least 1."""
         return max(1, int(math.ceil(examples / batch_size) * self.epochs * self.decay ** (round - 1) + 0.5))
 
     def learn(self, state: PolicyState, seen: Observation) -> PolicyState:
@@ -85,7 +85,7 @@ class Replay(FixedSchedule):
     """The h_t that another run recorded, round by round; a run that goes on longer keeps to the last of them."""
 
     recorded: tuple[Mapping[str, Any], ...] = ()
-    each: tuple[Mapping[int, Mapping[str, Any]], ...] = ()  # round by round, those of clients that had their own
+    each: tuple[Mapping[int, Mapping[str, Any]], ...] = ()  # round by round, the values of clients that had their own
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -24,12 +24,12 @@ from fedaccord.server.vectors import absorb, distance, norm_of, scale
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-"""What torch can average, or compare and sort, and check for absurd values."""
+"""The types that torch can average (FLOATS) or compare and sort (WHOLE), and check for absurd values."""
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What the server made of a round's updates."""
+    """The result of aggregating a round's updates."""
 
     model: Snapshot
     accepted: list[Accepted]
@@ -37,8 +37,8 @@ class Aggregate:
     step_norm: float = 0.0  # ||mean - w_t||: against the clients' own norms it says how far they agree
     model_norm: float = 0.0  # ||w_t||, of what is trained
     reported: Mapping[str, float] = field(default_factory=dict)  # the method's scalars, averaged
-    bytes_up: int = 0  # what the accepted updates weigh
-    scaled: Callable[[float], Snapshot] = field(kw_only=True)  # the same with the clients' step times this
+    bytes_up: int = 0  # the size of the accepted updates
+    scaled: Callable[[float], Snapshot] = field(kw_only=True)  # factor -> the next snapshot, its step times that
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Taken:
 
     update: ClientUpdate
     norm: float  # ||w_i - w||, as it was sent
-    moved: float | None  # the same of what enters the mean, if that is another
+    moved: float | None  # the norm of what enters the mean, if it differs
 
     def without_tensors(self) -> Accepted:
-        """What is kept of it."""
+        """Return what is kept of the update after the round."""
         own = self.update
         losses = own.received_loss, own.previous_loss
         return Accepted(own.client, own.examples, own.loss, self.norm, *losses, self.moved, own.metrics, own.done)
@@ -75,7 +75,7 @@ class ServerChain:
         made = ((part, part.server(settings)) for part in method.parts)
         self.steps: list[tuple[Part, ServerStep]] = [(part, step) for part, step in made if step is not None]
         self.holding = [step for _, step in self.steps if step.holds]
-        self.centred = any(step.centre([{}]) is not None for step in self.holding)  # all enter the mean with one step
+        self.centred = any(step.centre([{}]) is not None for step in self.holding)  # then all updates enter as one step
         self.up: dict[str, tuple[Slot, Params]] = {
             name: (slot, slot.template(model, travel)) for name, (_, slot) in method.slots("up").items()
         }
@@ -90,23 +90,23 @@ class ServerChain:
         self.judge = Judge(self.up, self.weights, self.buffers, clients, sizes)
 
     def open(self, folder: Path | None) -> None:
-        """Before the first round and after a resume; None: there is no run folder."""
+        """Prepare all steps for the first round, or for going on after a resume; None: there is no run folder."""
         for _, step in self.steps:
             step.open(folder)
 
     def start(self, params: Params) -> Snapshot:
-        """The snapshot before the first round."""
+        """Return the snapshot before the first round."""
         server: dict[str, Params] = dict(self.keeps)
         for part, step in self.steps:
             server |= part.named(step.init(params, part.own(self.keeps)))
         return Snapshot(params, server)
 
     def to_send(self, model: Snapshot) -> Packages:
-        """What goes down beside the model: a slot that is sent down is one that the server keeps."""
+        """Return what is sent down beside the model: each slot that is sent down is one that the server keeps."""
         return {name: model.server[name] for name in self.down}
 
     def models(self, model: Snapshot) -> dict[str, Params]:
-        """All that may be measured and handed out: the last model, and running means of it."""
+        """Return all models that may be measured and handed out, by name: the last one, and running means of it."""
         found = {LAST: model.params}
         for part, step in self.steps:
             found |= step.means(part.own(model.server))
@@ -122,12 +122,12 @@ class ServerChain:
         cohort: Collection[int] | None = None,
         each: Mapping[int, Hyper] | None = None,
     ) -> Aggregate:
-        """Line 14: w_{t+1} = w_t + sum_i (n_i / N) (w_t^i - w_t), then the method's own steps.
+        """Line 14: compute w_{t+1} = w_t + sum_i (n_i / N) (w_t^i - w_t), then apply the method's own steps.
 
-        A running mean: memory does not grow with the cohort. `total_examples` is the paper's N, all clients' data; None
-        makes the weights of the cohort sum to 1. `cohort`: who was asked; None: anybody. `each`: the hyper-parameters
-        of clients that have their own. An update that is refused leaves no trace but its reason: all else is as if its
-        client had not replied.
+        The mean is a running one, so memory does not grow with the cohort unless a step needs all updates at once.
+        `total_examples` is the paper's N, the size of all clients' data; None makes the weights of the cohort sum to 1.
+        `cohort`: the clients that were asked; None: any. `each`: the hyper-parameters of clients that have their own.
+        An update that is refused leaves no trace but its reason: all else is as if its client had not replied.
         """
         # PAPER (line 14): N is all data, so with C < 1 the weights sum to about C and every step is shortened by it.
         # HERE: N is the cohort's data unless total_examples is given. WHY: FedAvg's own weights; docs/deviations.md.
@@ -179,7 +179,7 @@ class ServerChain:
         refused: list[Refusal],
         hyper_of: Callable[[int], Hyper],
     ) -> Iterator[Taken]:
-        """The updates that count, each as the steps' transforms leave it; the others go to `refused`."""
+        """Yield the updates that count, each as the steps' transforms leave it; append the others to `refused`."""
         bounds = self.judge.bounds(received)
         came: set[int] = set()
         for update in updates:
@@ -201,11 +201,11 @@ class ServerChain:
             yield self.taken(received, changed, norm, changed.params is not update.params)
 
     def taken(self, received: Params, update: ClientUpdate, norm: float, changed: bool) -> Taken:
-        """An update that counts, with the norm of what was sent and, if it was changed, of what is left."""
+        """Return an update that counts with the norm of its step as sent and, if it was changed, as it is now."""
         return Taken(update, norm, distance(received, update.params, self.weights) if changed else None)
 
     def together(self, received: Params, judged: Iterable[Taken]) -> list[Taken]:
-        """The round's updates as the steps leave them that want all of them at once."""
+        """Return the round's updates as changed by the steps that need all of them at once."""
         held = list(judged)
         for step in self.holding if held else ():
             after = step.together(received, [each.update for each in held], self.buffers)
@@ -222,13 +222,13 @@ class ServerChain:
         return held
 
     def square(self, accepted: Sequence[Accepted]) -> float:
-        """The mean of the squared norms of what entered the mean, each as much as it counts there."""
+        """Return the mean of the squared norms of the steps that entered the mean, weighted as they are there."""
         weights = [1.0 if self.equal else each.weight for each in accepted]
         squares = (weight * each.entered * each.entered for weight, each in zip(weights, accepted, strict=True))
         return math.fsum(squares) / math.fsum(weights)
 
     def stepped(self, round: int, before: Snapshot, mean: Mean, accepted: list[Accepted]) -> Snapshot:
-        """The steps that come after the mean, each with its own state and what its own clients sent."""
+        """Apply the steps that follow the mean, each to its own part's slots, and return the next snapshot."""
         server, params = dict(before.server), mean.params
         for part, step in self.steps:
             own = replace(mean, params=params, sent=part.own(mean.sent))
@@ -238,7 +238,7 @@ class ServerChain:
 
 
 def refuse_odd_types(params: Params) -> None:
-    """Complain about tensors that can be neither judged nor averaged."""
+    """Raise DataError for tensors that can be neither judged nor averaged."""
     for name, value in params.items():
         if value.is_complex():
             raise DataError(f"model: {name} has complex numbers, which are not averaged here; keep two real tensors")

@@ -17,11 +17,11 @@ from fedaccord.core.protocols import Measured
 from fedaccord.core.records import Accepted, ClientData, Examples, LossFunction, Metric, Params, Prepare, metrics_on
 
 EVAL_BATCH = 128
-"""Activations of more examples at once no longer fit the cache: 500 of CIFAR-10 take a quarter longer."""
+"""Examples in one batch. The activations of more no longer fit the cache: 500 of CIFAR-10 take a quarter longer."""
 
 
 class Evaluator:
-    """Measures a model's parameters on one fixed set of examples: the first way is `loss` on the server's small set."""
+    """An evaluator of models on a fixed set of examples; the paper's first way is `loss` on the server's small set."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Evaluator:
         )
 
     def outputs(self, params: Params) -> Iterator[tuple[Any, Batch]]:
-        """The model's output and the targets for each batch of the set; those of a Dataset one after the other."""
+        """Return an iterator over the model's output and the targets of each batch; a Dataset is read by one thread."""
         load_params(self.model, params)
-        # a Dataset is read by one thread only: it need not stand several
+        # a Dataset is read by one thread only: it need not be thread-safe
         each = map if self.threads is None or not isinstance(self.examples, Examples) else self.threads.map
         return iter(each(self.output, range(0, len(self.examples), EVAL_BATCH)))
 
@@ -58,13 +58,13 @@ class Evaluator:
             raise self.failed("the model", first, error) from error
 
     def failed(self, what: str, first: int, error: Exception) -> TaskError:
-        """The error of a user's own code, with its place."""
+        """Return the error for a failure in the user's own code, with the place where it happened."""
         where = f"the server's {'validation' if self.loss_function else 'test'} set, examples from {first} on"
         return TaskError(f"{where}: {what} failed: {type(error).__name__}: {first_line(error)}")
 
     @torch.no_grad()
     def loss(self, params: Params, clients: Sequence[Accepted] = ()) -> Measured:
-        """The mean loss over the set."""
+        """Return the mean loss over the set."""
         assert self.loss_function is not None
         total = 0.0
         for number, (output, targets) in enumerate(self.outputs(params)):
@@ -76,16 +76,16 @@ class Evaluator:
 
     @torch.no_grad()
     def metrics(self, params: Params) -> dict[str, float]:
-        """The metrics over the set, by name; one that is not a number is left out."""
+        """Return the metrics over the set, by name, without those that are not finite."""
         return metrics_on(self.outputs(params), self.wanted)
 
 
 class ClientLosses:
-    """The second way: what the round's clients report of the model they received, averaged as printed, or robustly.
+    """The paper's second way: the clients' losses of the model they received, averaged as printed, or robustly.
 
     What is known after round t is thus L_t, not L_{t+1}: the reward that follows from it is that of round t - 1. Where
-    they measured the model before it on the same examples, these two are compared: whose turn it was adds no noise.
-    The median stays among the honest reports as long as fewer than half of the clients lie.
+    the clients measured the model before it on the same examples, these two losses are compared, so that the choice of
+    the cohort adds no noise. The median stays among the honest reports as long as fewer than half of the clients lie.
     """
 
     def __init__(self, robust: bool = False):
@@ -97,7 +97,7 @@ class ClientLosses:
         )
 
     def mean(self, reports: Sequence[float | None]) -> float | None:
-        """Of the finite ones; infinite if all that were asked for are not; None if none was."""
+        """Return the average of the finite reports; infinity if no report is finite, None if there is none."""
         asked = [loss for loss in reports if loss is not None]
         finite = [loss for loss in asked if math.isfinite(loss)]
         if not asked:

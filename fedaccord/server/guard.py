@@ -14,16 +14,16 @@ from fedaccord.server.stretch import Length
 CLIP = 1.0
 """Rewards are relative, so one bound serves all tasks: -1 means that the loss doubled."""
 RUIN = 10.0
-"""Times the first loss: with a fixed rate, what is less may be a part of the way. CIFAR-10 (width 8), one class a
-client, C = 0.5, 0.05 x 6: the loss rises from 2.3 to 6.7 in the first round, and 80 rounds end at 34 %; at 13 % if
-every round whose loss has doubled is mended."""
+"""A model is ruined if its loss is more than this many times the first. With a fixed rate, a smaller rise may be a part
+of the way. CIFAR-10 (width 8), one class per client, C = 0.5, 0.05 x 6: the loss rises from 2.3 to 6.7 in the first
+round, and 80 rounds end at 34 %; at 13 % if every round whose loss has doubled is mended."""
 LOST, SLACK = 1 / 2, 1e-3
-"""Of what was gained, and of the loss itself: a step that loses more than both is a bad one."""
+"""Shares of what was gained and of the loss itself: a step that raises the loss by more than their sum is a bad one."""
 EARLY, SOON = 0.05, 32
-"""As long as less than this of the first loss was gained, a bad round is better undone than shortened; but not for more
-rounds than this, or the guard could lock."""
+"""As long as less than the share EARLY of the first loss was gained, a bad round is better undone than shortened; but
+only in the first SOON rounds, or the guard could stop the training."""
 SHARES = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32)
-"""Of a step that blew up: the first that does no harm is taken."""
+"""The shares of a step that blew up, of which the first that does no harm is taken."""
 
 
 def guard(
@@ -35,20 +35,19 @@ def guard(
     tuned: bool = True,
     follows: bool = False,
 ) -> Guard:
-    """Line 16: r_t = (L_t - L_{t+1}) / L_t, L being the loss of the model that is `rewarded`.
+    """Line 16: return a guard that computes r_t = (L_t - L_{t+1}) / L_t, where L is the loss of the model `rewarded`.
 
-    Guards: with fewer than `minimum` usable updates the round is skipped. A step after which the loss of the last model
-    is not finite, or has more than doubled, is shortened until it does no harm, and the reward is the worse the
-    shorter; if no share of it helps, the model before stays with all that goes with it, and the reward is -1. Where
-    `everyone` trains in every round, so is a step that loses more than half of all that was gained: near the loss of a
-    guess nothing can double, and yet a network can die. A reward is clipped to [-1, 1].
+    With fewer than `minimum` usable updates the round is skipped. With `guards`, a step after which the loss of the
+    last model is not finite, or has more than doubled, is shortened until it does no harm, and the shorter it is, the
+    lower is the reward; if no share of it helps, the model before stays with all that goes with it, and the reward is
+    -1. Where `everyone` trains in every round, a step that loses more than half of all that was gained is treated the
+    same: near the loss of a guess nothing can double, and yet a network can die. Rewards are clipped to [-1, 1].
 
     `length`: how far the server goes along the clients' mean step; where that blows up, it goes as far as their mean.
-    `tuned`: the rate is chosen anew from round to round. Where it is fixed, so would be the next bad step, and a guard
+    `tuned`: the rate is chosen anew from round to round. Where it is fixed, the next step would be as bad, and a guard
     that mends every step stops the training; then only ruin counts, a loss of more than ten times the first. `follows`:
-    the rate comes down after a round that did harm, so early on such a round is undone; and so is a first step that is
-    out of all proportion to the model and gains nothing: it can ruin a network without raising its loss above that of a
-    guess.
+    the rate comes down after a harmful round, so early on such a round is undone. So is a first step that is out of all
+    proportion to the model and gains nothing: it can ruin a network without raising its loss above that of a guess.
     """
 
     def judge(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
@@ -86,11 +85,11 @@ def late_guard(
     tuned: bool = True,
     follows: bool = False,
 ) -> Guard:
-    """The same where the clients report: what is known is the loss of the model that they received, a round late.
+    """Line 16: return a guard for runs whose clients report the loss of the model that they received, a round late.
 
-    If that was a bad one, so is all that they made of it. Of the step that led to it a quarter is left; nothing if the
-    model is dead and the rate comes down for it, or if most clients' values are not finite when they train from it.
-    What the clients then report of that model is no choice's reward.
+    If that model was a bad one, so is all that they made of it. Of the step that led to it a quarter is left; nothing
+    if the model is dead and the rate comes down for it, or if too few updates are usable because most clients' training
+    from it blew up. What the clients then report of the model that was put back is no choice's reward.
     """
 
     def judge(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
@@ -116,8 +115,10 @@ def late_guard(
 
 
 def given_up(state: ServerState, mean: Aggregated) -> Verdict | None:
-    """A model from which most clients' values were not finite: the one before it; None: it is not that, or there is
-    none, or it was taken back already."""
+    """Return the verdict that takes back a model from which most clients' training blew up, or None.
+
+    It is None if most clients could train from it, if no model before it is kept, or if it was taken back already.
+    """
     lost, asked = sum(refusal.diverged for refusal in mean.refused), len(mean.accepted) + len(mean.refused)
     if state.previous is None or state.previous is state.model or lost <= max(1, asked / 2):
         return None
@@ -127,7 +128,7 @@ def given_up(state: ServerState, mean: Aggregated) -> Verdict | None:
 
 
 def skipped(state: ServerState, accepted: int, minimum: int) -> Verdict:
-    """A round whose updates are too few."""
+    """Return the verdict on a round with too few updates: the model stays."""
     few = "no usable update" if accepted == 0 else f"{accepted} usable updates, at least {minimum} are wanted"
     return Verdict(state.model, state.loss, state.last_loss, None, carried_out=False, guard=f"skipped: {few}")
 
@@ -135,9 +136,10 @@ def skipped(state: ServerState, accepted: int, minimum: int) -> Verdict:
 def mended(
     state: ServerState, mean: Aggregated, measure: Measure, loss: float | None, undo: bool
 ) -> tuple[Snapshot, float, str]:
-    """The longest share of a bad step that does no harm, or none of it; and what was done, in words.
+    """Return the model after the longest harmless share of a bad step, that share (or 0), and what was done, in words.
 
-    `undo`: early on there is nothing that a share of it could add to, and it may have ruined the model.
+    `undo`: take none of it. Early on there is nothing that a share of it could add to, and the step may have ruined
+    the model.
     """
     before = state.last_loss
     what = f"the loss {rise(before, loss)}"
@@ -150,7 +152,7 @@ def mended(
 
 
 def overshot(state: ServerState, mean: Aggregated, loss: float | None) -> bool:
-    """Whether the very first step is out of all proportion to the model, and gains next to nothing."""
+    """Return whether the very first step is out of all proportion to the model, and gains next to nothing."""
     relative, first = relative_norm(mean), state.first_loss
     if relative is None or relative <= PLAUSIBLE[1] or state.model.accepted or state.round >= TRIES:
         return False
@@ -158,9 +160,10 @@ def overshot(state: ServerState, mean: Aggregated, loss: float | None) -> bool:
 
 
 def bad(loss: float | None, state: ServerState, everyone: bool) -> bool:
-    """Whether the loss has doubled, or lost too much of what was gained.
+    """Return whether the loss has more than doubled, or lost too much of what was gained.
 
-    The latter counts where all clients train: a part of them raises the loss by itself where they differ.
+    The latter counts only where all clients train: where clients differ, training a part of them raises the loss
+    by itself.
     """
     before = state.last_loss
     if not everyone or loss is None or before is None or state.gained is None or doubled(state, before, loss):
@@ -169,9 +172,10 @@ def bad(loss: float | None, state: ServerState, everyone: bool) -> bool:
 
 
 def forgotten(loss: float | None, mean: Aggregated, state: ServerState) -> bool:
-    """Whether next to nothing is left of what was gained, which was more than a little, and the clients' training did
-    not bring it back. Opposed clients overshoot and come back by themselves; a network that a high rate has killed
-    does not."""
+    """Return whether almost all of a considerable gain was lost, and the clients' training did not bring it back.
+
+    Opposed clients overshoot and come back by themselves; a network that a high rate has killed does not.
+    """
     if loss is None or state.gained is None or state.first_loss is None:
         return False
     little = EARLY * abs(state.first_loss)
@@ -181,28 +185,31 @@ def forgotten(loss: float | None, mean: Aggregated, state: ServerState) -> bool:
 
 
 def ruined(loss: float | None, state: ServerState) -> bool:
-    """Whether the loss is not finite, or far above all that there was."""
+    """Return whether the loss is not finite, or more than RUIN times the first that was known."""
     first = state.last_loss if state.first_loss is None else state.first_loss
     return loss is not None and first is not None and (not math.isfinite(loss) or loss > RUIN * abs(first))
 
 
 def doubled(state: ServerState, before: float | None, loss: float | None) -> bool:
-    """Whether the loss is not finite, or has more than doubled."""
+    """Return whether the loss is not finite, or has more than doubled."""
     if loss is None or before is None:
         return False
     return not math.isfinite(loss) or loss > before + CLIP * size(state, before)
 
 
 def size(state: ServerState, before: float) -> float:
-    """What a change of the loss is measured by: the loss itself, or, where losses can be negative, all that was gained
-    if that is more. A likelihood is as good at -0.01 as at 0.01, and nothing has doubled between them."""
+    """Return the scale by which a change of the loss is measured.
+
+    It is the loss itself or, where losses can be negative, all that was gained if that is more. A likelihood is as good
+    at -0.01 as at 0.01, and nothing has doubled between them.
+    """
     if before > 0 and (state.best_loss is None or state.best_loss >= 0):
         return before
     return max(abs(before), state.gained or 0.0)
 
 
 def early(state: ServerState) -> bool:
-    """Whether hardly anything was gained yet, in the first rounds."""
+    """Return whether hardly anything was gained yet, in the first rounds."""
     if state.gained is None or state.first_loss is None or state.round >= SOON:
         return False
     return state.gained < EARLY * abs(state.first_loss)
@@ -218,7 +225,7 @@ def usable(loss: float | None) -> float | None:
 
 
 def gain(state: ServerState, before: float | None, loss: float | None, clipped: bool) -> float | None:
-    """The reward, if both losses are known."""
+    """Compute line 16's reward from the loss before and after; None if they are not known, or have no scale."""
     if before is None or usable(loss) is None or loss is None or not (scale := size(state, before)):
         return None
     reward = (before - loss) / scale

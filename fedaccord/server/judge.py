@@ -1,7 +1,7 @@
-"""The checks that every update passes before it counts. What fails one is refused with a reason, and leaves no trace.
+"""The checks that every update passes before it counts. One that fails is refused with a reason, and leaves no trace.
 
 The names, shapes, types and values of the model's tensors and of every slot that the method declares; the number of
-examples, losses and metrics; the client and the round. Whoever keeps to all of this can still send a bad model: see
+examples, losses and metrics; the client and the round. A client that passes all of them can still send a bad model: see
 `docs/reliability.md`.
 """
 
@@ -20,32 +20,33 @@ from fedaccord.server.sizes import Sizes
 from fedaccord.server.vectors import distances, norm_of, norms_of, together
 
 FAR = 1e6
-"""A client's step may be this many times as long as the model is from zero, or as sqrt(d) if that is more: d weights
+"""A client's step may be this many times as long as the norm of the model, or as sqrt(d) if that is more: d weights
 that each move by one. The longest of the 842,514 client steps in results/ had a norm of 1,039, in a search over rates
-(benchmarks/longest_steps.py), and with a hundred weights the limit is 10^7: beyond it a training blew up, or lies."""
+(benchmarks/longest_steps.py), and with a hundred weights the limit is 10^7: a longer step comes from a training that
+blew up, or from a liar."""
 HUGE = 1e30
-"""No statistic of a buffer is larger: two of them still have a mean in float32."""
+"""The largest statistic that a buffer may have: two of them still have a mean in float32."""
 WHOLE = 2**40
-"""A counter that is larger is a lie, unless the server's own was nearly so."""
+"""A counter that is larger is a lie, unless the server's own is at least half as large."""
 LOSS = 1e30
-"""No loss and no metric is larger, not even the squared error of numbers as large as 10^14. One that is not finite is
-no lie, but the end of a training that blew up."""
+"""The largest loss or metric: not even the squared error of numbers as large as 10^14 is larger. One that is not finite
+is no lie, but the end of a training that blew up."""
 NORMAL = 1e-30
-"""Weights as large as this do not all become subnormal in one round."""
+"""Weights with a norm above this do not all become subnormal in one round."""
 ROUNDING = 1e-6
-"""By so much an honest number may be beyond its bound."""
+"""The share by which an honest number may exceed its bound, through rounding."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the updates of a round are held against."""
+    """The bounds that the updates of a round are checked against."""
 
     limit: float  # how long a client's step may be
     own: list[float]  # the norm of each weight tensor of the model
 
 
 class Judge:
-    """Judges the updates of a round, for one model and method; `up` has the slots that clients send."""
+    """The judge of a round's updates, for one model and method; `up` has the slots that clients send."""
 
     def __init__(
         self,
@@ -69,16 +70,16 @@ class Judge:
             raise UpdateRefused(f"it is of round {str(update.round)[:20]}, and this is round {round}")
 
     def bounds(self, received: Params) -> Bounds:
-        """What the updates of a round are held against: the same for all of them."""
+        """Return the bounds that all updates of a round are checked against."""
         weights = [received[name] for name in self.weights]
         own = norms_of(weights)
         return Bounds(FAR * max(together(own), math.sqrt(sum(value.numel() for value in weights))), own)
 
     def check(self, received: Params, update: ClientUpdate, bounds: Bounds, hyper: Hyper) -> float:
-        """The norm of the client's step ||w_t^i - w_t||; raises UpdateRefused for what must not enter the mean.
+        """Return the norm of the client's step, ||w_t^i - w_t||; raise UpdateRefused for what must not enter the mean.
 
-        Buffers have none: a running statistic moves as far as the data is from it, at any rate. `hyper`: what the
-        client was told to train with.
+        Buffers are no part of the norm: a running statistic moves as far as the data is from it, at any rate. `hyper`:
+        what the client was told to train with.
         """
         self.check_examples(update)
         check(update.params, received)
@@ -99,7 +100,7 @@ class Judge:
         return norm
 
     def check_examples(self, update: ClientUpdate) -> None:
-        """Refuse a number of examples that is none, or more than the client is registered with; and an odd share."""
+        """Refuse a number of examples below 1 or above what the client is registered with, and an impossible share."""
         if type(update.done) is not float or not 0 < update.done <= 1:
             raise UpdateRefused(f"it claims to have done {str(update.done)[:40]} of its work")
         most = self.sizes.limit(update.client)
@@ -109,7 +110,7 @@ class Judge:
             raise UpdateRefused(f"{str(update.examples)[:40]} examples, but it is registered with {most:,}")
 
     def check_numbers(self, update: ClientUpdate) -> None:
-        """Refuse losses and metrics of absurd size; a loss that is too large is that of a training that blew up."""
+        """Refuse losses and metrics of absurd size; a loss that is too large counts as a training that blew up."""
         losses = {"loss": update.loss, "received loss": update.received_loss, "previous loss": update.previous_loss}
         for name, value in {**losses, **update.metrics}.items():
             if value is not None and math.isfinite(value) and abs(value) > LOSS:
@@ -127,9 +128,9 @@ class Judge:
                 raise UpdateRefused(f"{name} has a value of absurd size")
 
     def check_normal(self, params: Params, steps: Sequence[float], own: Sequence[float]) -> None:
-        """Refuse weights that have become subnormal, all of a tensor in one round: no training does that.
+        """Refuse a weight tensor that has become subnormal as a whole in one round: no training does that.
 
-        Then its step leads to zero, as nearly as can be told; only where it does, a second look is taken.
+        Its step then leads to zero, as nearly as can be told; only where it does are the values themselves checked.
         """
         for name, step, norm in zip(self.weights, steps, own, strict=True):
             value = params[name]
@@ -140,7 +141,7 @@ class Judge:
     def check_sent(self, update: ClientUpdate, limit: float, hyper: Hyper) -> None:
         """Refuse what a method's slots must not carry: values that are not finite, or of absurd size.
 
-        A scalar may be the square of a norm, unless its slot says what is the most.
+        A scalar may be as large as the square of a norm. A slot that declares its own maximum is held to that.
         """
         for name, (slot, _) in self.up.items():
             params = update.sent[name]
@@ -157,6 +158,6 @@ class Judge:
 
 
 def size(value: Tensor) -> float:
-    """The largest absolute value, exactly: the smallest integer of a type has none there."""
+    """Return the largest absolute value, exactly: the smallest integer of a type has no absolute value in that type."""
     low, high = torch.aminmax(value)
     return max(abs(low.item()), abs(high.item()))

@@ -5,12 +5,12 @@ With S = clip_norm, z = dp_noise and m clients asked, the model moves by
 in which no client counts more than another. Whether a client took part changes the sum by S at most, so every round
 that it is asked in is a Gaussian mechanism with noise multiplier z, and all that the server makes of its result costs
 nothing more: the noise is drawn once a round, before anything looks at the mean. A round without a single reply is
-skipped, without noise: its model tells that nobody took part.
+skipped, without noise: its model shows that nobody took part.
 
 What k such rounds cost is known exactly. They are one Gaussian mechanism with multiplier z / sqrt(k), of which
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu),   mu = sqrt(k) / z
 (Balle and Wang 2018, Theorem 8; Dong, Roth and Su 2022, Corollaries 1 and 4). k is that of the client which was asked
-most often: nothing is taken off for cohorts that were drawn at random, since the log shows who was in them.
+most often: nothing is deducted for cohorts that were drawn at random, since the log shows who was in them.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ from fedaccord.core.seeds import generator
 from fedaccord.core.settings import SERVER, at_least, setting
 
 SECRET = "noise.secret"
-"""In the run folder, for its owner alone: what the noise is drawn from. Whoever has it can take the noise off again."""
+"""The file in the run folder, for its owner alone, with the seed of the noise. Whoever has it can remove the noise."""
 MOST = 1e6
-"""An epsilon beyond this says nothing."""
+"""An epsilon beyond this says nothing, and is given as infinite."""
 
 
 def delta_of(epsilon: float, multiplier: float, times: int) -> float:
-    """The smallest delta of this epsilon after so many rounds."""
+    """Return the smallest delta for this epsilon after so many rounds."""
     from scipy.special import log_ndtr  # not before it is needed: most runs have no noise
 
     mu = math.sqrt(times) / multiplier
@@ -46,7 +46,7 @@ def delta_of(epsilon: float, multiplier: float, times: int) -> float:
 
 
 def epsilon_of(delta: float, multiplier: float, times: int) -> float:
-    """The smallest epsilon of this delta after so many rounds; it is rounded up, and infinite if it says nothing."""
+    """Return the smallest epsilon for this delta after so many rounds, rounded up; infinity if it would say nothing."""
     if times == 0:
         return 0.0
     if multiplier <= 0:
@@ -63,7 +63,7 @@ def epsilon_of(delta: float, multiplier: float, times: int) -> float:
 
 
 class Noise(ServerStep):
-    """Adds the noise, in place of the weights by examples every client counts the same."""
+    """The server step that adds the noise; every client counts the same, whatever its number of examples."""
 
     equal = True
 
@@ -72,7 +72,7 @@ class Noise(ServerStep):
         self.secret = secrets.randbits(256)
 
     def open(self, folder: Path | None) -> None:
-        """Take the run's secret from its folder, or put a new one there; without a folder it dies with the process."""
+        """Read the run's secret from its folder, or put a new one there; without a folder it dies with the process."""
         if folder is None:
             return
         file = folder / SECRET
@@ -86,10 +86,10 @@ class Noise(ServerStep):
     def settle(
         self, round: int, received: Params, mean: Params, trained: Sequence[str], accepted: int, asked: int
     ) -> Params:
-        """w_t + (accepted / asked) (mean - w_t) + N(0, (z S / asked)^2); what is not trained stays.
+        """Return w_t + (accepted / asked) (mean - w_t) + N(0, (z S / asked)^2); what is not trained stays.
 
-        The noise goes by what it is added to: a round that is done again with the same replies has the same model, and
-        with others other noise, or the difference of the two models would show a client's step without any.
+        The noise depends on what it is added to. So a round that is repeated with the same replies has the same model,
+        and one with other replies has other noise; else the difference of the models would show a step without noise.
         """
         digest = hashlib.sha256(encode({name: mean[name] for name in trained})).hexdigest()
         draw = generator(self.secret, f"noise on {accepted} of {asked}: {digest}", round)
@@ -103,13 +103,13 @@ class Noise(ServerStep):
         return params
 
     def spent(self, asked: Callable[[int], int], round: int) -> Mapping[str, float]:
-        """The epsilon after this round, for the log."""
+        """Return the epsilon after this round, for the log."""
         found = epsilon_of(self.delta, self.multiplier, asked(round))
         return {EPSILON: float(f"{found:.6g}")} if math.isfinite(found) else {}
 
 
 EPSILON = "privacy.epsilon"
-"""Its name in the log."""
+"""The name of epsilon in the log."""
 
 
 class Privacy(Part):
@@ -129,7 +129,7 @@ class Privacy(Part):
 
 
 def refuse_leaks(method: Method, settings: Mapping[str, Any], up: Collection[str], buffers: Collection[str]) -> None:
-    """Complain about whatever would let something of a client past the noise."""
+    """Raise SettingsError for whatever would let something about a client past the noise."""
     if not settings["dp_noise"]:
         return
     wrong = None

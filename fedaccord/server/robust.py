@@ -1,11 +1,11 @@
-"""Ways to join the clients' updates that a liar among them cannot move far. All of them hold a round's updates at once.
+"""Ways to join the clients' updates so that no liar moves the result far. All of them hold a round's updates at once.
 
-    clip      no step is longer than the median of all of them, and so is no buffer's and no slot's
+    clip      no step is longer than the median of all of them, nor is any buffer's or slot's
     trimmed   of every coordinate, the largest and the smallest values are left out of the mean
     median    of every coordinate, the value in the middle
 
 The last two go by majority, coordinate by coordinate: where few clients have a class, its weights are moved by few, and
-these are what is left out. The first keeps every client's direction.
+just these are left out. The first keeps every client's direction.
 """
 
 import math
@@ -29,7 +29,7 @@ MEAN, CLIP, TRIMMED, MEDIAN = "mean", "clip", "trimmed", "median"
 class MedianClip(ServerStep):
     """w_i <- w_t + min(1, median_j ||w_j - w_t|| / ||w_i - w_t||) (w_i - w_t), the norm being that of the weights.
 
-    A buffer tensor and a slot have medians of their own; an integer is at most the median.
+    Each buffer tensor and each slot has a median of its own; an integer is at most the median.
     """
 
     holds = True
@@ -53,7 +53,7 @@ class MedianClip(ServerStep):
 
 
 def clip_group(origin: Params, tables: Sequence[Params], names: Sequence[str]) -> None:
-    """Shorten what these tables have under these names, in place, to the median distance from the origin."""
+    """Shorten the tables' steps from the origin, over the tensors of these names, to their median norm, in place."""
     whole = [name for name in names if not origin[name].is_floating_point()]
     names = [name for name in names if origin[name].is_floating_point()]
     for name in whole:
@@ -70,13 +70,13 @@ def clip_group(origin: Params, tables: Sequence[Params], names: Sequence[str]) -
 
 
 def unchanged(update: ClientUpdate, params: Params, slots: Mapping[str, Params]) -> bool:
-    """Whether nothing was cut, so that the update itself may stay."""
+    """Return whether nothing was cut, so that the update itself may stay."""
     same = all(value is update.params[name] for name, value in params.items())
     return same and all(value is update.sent[slot][n] for slot, table in slots.items() for n, value in table.items())
 
 
 class Coordinates(ServerStep):
-    """Every client counts the same, whatever it claims: a rule for the values of one coordinate, over the clients."""
+    """A step that joins each coordinate's values by one rule; every client counts the same, whatever it claims."""
 
     holds = True
 
@@ -87,23 +87,26 @@ class Coordinates(ServerStep):
         return {name: self.of([table[name] for table in tables]) for name in tables[0]}
 
     def of(self, values: Sequence[Tensor]) -> Tensor:
-        """One tensor for these, (clients, ...) once they are stacked; what is not a float takes the median."""
+        """Join one tensor of each client by the rule over their stack, (clients, ...); non-floats take the median."""
         return self.rule(torch.stack(list(values))) if values[0].is_floating_point() else middle(values)
 
 
 def middle(values: Sequence[Tensor]) -> Tensor:
-    """The value in the middle, or the lower of two: a median for what is not a float, bool included."""
+    """Return the middle value of each element, or the lower of two: a median for what is not a float, bool included."""
     return torch.stack(list(values)).sort(dim=0).values[(len(values) - 1) // 2]
 
 
 def median(values: Tensor) -> Tensor:
-    """The middle value over the first axis, or the mean of the two in the middle."""
+    """Return the middle value over the first axis, or the mean of the two in the middle."""
     ordered, count = values.sort(dim=0).values, len(values)
     return torch.lerp(ordered[(count - 1) // 2], ordered[count // 2], 0.5)
 
 
 def trimmed_mean(share: float) -> Callable[[Tensor], Tensor]:
-    """The mean over the first axis without so large a share of the values at either end, at least one if it can be."""
+    """Return a function that takes the mean over the first axis without this share of the values at either end.
+
+    Unless the share is 0, at least one value is left out at either end, if one remains.
+    """
 
     def mean(values: Tensor) -> Tensor:
         count = len(values)
@@ -137,7 +140,7 @@ class Robust(Part):
 
 
 def warning(rule: str, counts: np.ndarray | None) -> list[str]:
-    """One line if the rule harms clients with different labels, and these have, or nobody can tell.
+    """Return one line of warning if the rule may forget classes that few clients have, or else nothing.
 
     `counts`: examples by client and class, where they are known.
     """

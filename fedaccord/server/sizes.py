@@ -1,4 +1,4 @@
-"""How many examples each client may claim: a count is a weight in the mean, and nobody shall raise his own."""
+"""How many examples each client may claim: a count is a weight in the mean, and no client may raise its own."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,15 +8,15 @@ from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.core.files import read_json, write_durably
 
 MAX_EXAMPLES = 10**9
-"""No single client holds more than this; a larger claim would let it outvote all others."""
+"""The most examples that any client may claim; a larger claim would let it outvote all others."""
 SIZES = "sizes.json"
-"""In the run folder of a real federation: client -> its registered number of examples."""
+"""The file in the run folder of a real federation: client -> its registered number of examples."""
 
 
 class Sizes:
-    """The registered sizes. Whoever is not stated is registered by what it says first; later it may say less.
+    """The registered numbers of examples. A client is registered with its first claim; later it may claim less.
 
-    `stated`: what an operator says, or a simulation knows; it counts in any case.
+    `stated`: the numbers that an operator gives, or a simulation knows; they count instead of any claim.
     """
 
     def __init__(self, stated: Mapping[int, int] | None = None):
@@ -24,28 +24,28 @@ class Sizes:
         self.file: Path | None = None
 
     def limit(self, client: int) -> int:
-        """The most examples that this client may claim."""
+        """Return the most examples that this client may claim."""
         return self.known.get(client, MAX_EXAMPLES)
 
     def register(self, client: int, examples: int) -> None:
-        """Note what a client says; only its first word counts."""
+        """Register a client's claim, unless the client is registered already."""
         if client not in self.known and 1 <= examples <= MAX_EXAMPLES:
             self.known[client] = examples
             self.write()
 
     def keep_in(self, file: Path) -> None:
-        """Keep all of it in a file from now on, with what is there already: a run that is resumed knows it again."""
+        """Keep the sizes in a file from now on, with those that it has already, so that a resumed run knows them."""
         self.file, self.known = file, {**read_sizes(file), **self.known}
         self.write()
 
     def write(self) -> None:
-        """On disk when this returns, if there is a file for it."""
+        """Write the sizes to their file, if there is one; they are on disk when this returns."""
         if self.file is not None:
             write_durably(self.file, json.dumps({str(each): n for each, n in sorted(self.known.items())}).encode())
 
 
 def read_sizes(file: Path) -> dict[int, int]:
-    """What the file has; nothing if there is none."""
+    """Return the sizes in a file, none if it is missing; raise RunError if it is damaged."""
     try:
         found = {int(client): int(examples) for client, examples in read_json(file).items()}
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def read_sizes(file: Path) -> dict[int, int]:
 
 
 def parse_sizes(words: Sequence[str]) -> dict[int, int]:
-    """CLIENT=N, as an operator types it."""
+    """Return the sizes that an operator types as CLIENT=N; raise SettingsError for any other word."""
     found = {}
     for word in words:
         client, _, examples = word.partition("=")

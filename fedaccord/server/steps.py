@@ -72,11 +72,11 @@ class ServerRate(Part):
 
 SHORT, LONG = "short", "long"
 DECAYS = {SHORT: (0.8, 3), LONG: (0.97, 10)}
-"""Of the two running means: about the last five rounds, and about the last thirty; and how soon they reach it."""
+"""The decay of the two running means, over about the last five and thirty rounds, and how soon it is reached."""
 
 
 class Average(ServerStep):
-    """mean <- decay mean + (1 - decay) w, twice. Clients go on from w itself.
+    """mean <- decay mean + (1 - decay) w, for both decays. Clients go on from w itself.
 
     Early on a mean would remember the start, so the decay of round t is at most (1 + t) / (soon + t).
     """
@@ -98,7 +98,7 @@ class Average(ServerStep):
 
 
 def towards(params: Params, other: Params, weight: float) -> Params:
-    """params + weight (other - params); what is not a float is the other's."""
+    """Return params + weight (other - params); tensors that are not floats are copied from `other`."""
     return {
         name: torch.lerp(value, other[name], weight) if value.is_floating_point() else other[name].clone()
         for name, value in params.items()
@@ -118,7 +118,7 @@ class RunningMean(Part):
     )
 
     def __init__(self, on: bool = True):
-        """The slots are there only if the means are: a checkpoint holds nothing that nobody uses."""
+        """Declare the slots only if the means are kept: a checkpoint holds nothing that is not used."""
         self.slots = Slots(server=(*(Slot(name, STATE) for name in DECAYS), Slot("rounds", SCALAR))) if on else Slots()
 
     def server(self, settings: Mapping[str, Any]) -> ServerStep | None:
@@ -126,7 +126,7 @@ class RunningMean(Part):
 
 
 def with_server_steps(method: Method, settings: Mapping[str, Any]) -> Method:
-    """The method with the steps that the settings ask of the server."""
+    """Return the method with the server's own parts added, whose steps the settings turn on."""
     own = (Clipping(), Robust(), Privacy(), ServerRate(), RunningMean(settings["average"]))
     return replace(method, parts=(*method.parts, *own))
 

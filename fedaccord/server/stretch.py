@@ -8,18 +8,18 @@ from fedaccord.core.observing import weighted_mean
 from fedaccord.core.records import Snapshot, Stretch
 
 REACH = (2.0, 16.0)
-"""Bounds on how many times the clients' mean step the server may go. Between them FedExP's number decides, which is
-large where the clients' steps cancel each other: half of their mean square over the square of their mean."""
+"""Bounds on the longest step of the server, in lengths of the clients' mean step. Between them FedExP's number decides,
+which is large where the clients' steps cancel each other: half of their mean square over the square of their mean."""
 
 Losses = Callable[[Snapshot], float | None]
 Length = Callable[[int, Aggregated, Losses], tuple[Snapshot, Stretch | None]]
-"""(round, what line 14 made of it, the loss that is rewarded) -> the next model, and how far it went."""
+"""(round, the result of line 14, a model's rewarded loss) -> the next model, and how far the server went."""
 
 
 def searched(shortest: float) -> Length:
-    """By the loss on the server's set: s is doubled as long as that pays, or else halved, down to the shortest.
+    """Return a `Length` that goes by the loss: s is doubled as long as that pays, or else halved, down to `shortest`.
 
-    A half is tried in any case: that it is wanted says something, also where it may not be taken.
+    A half is tried in any case: that it is wanted says something, even where it may not be taken.
     """
 
     def search(round: int, mean: Aggregated, loss_of: Losses) -> tuple[Snapshot, Stretch]:
@@ -46,7 +46,7 @@ def searched(shortest: float) -> Length:
 
 
 def unmeasured(round: int, mean: Aggregated, loss_of: Losses) -> tuple[Snapshot, Stretch | None]:
-    """By FedExP's number alone, for a server without a set: where the clients' steps cancel, as far as it says."""
+    """Take a step of FedExP's length where the clients' steps cancel, or else their mean step, and measure no loss."""
     times = reach(mean)
     if times <= REACH[0]:
         return mean.model, None
@@ -54,7 +54,7 @@ def unmeasured(round: int, mean: Aggregated, loss_of: Losses) -> tuple[Snapshot,
 
 
 def recorded(lengths: Sequence[float | None]) -> Length:
-    """Those of another run, round by round; None, and rounds that it did not have: as long as the clients' mean."""
+    """Return a `Length` that repeats another run's; where that is None or missing, the clients' mean step is taken."""
 
     def look_up(round: int, mean: Aggregated, loss_of: Losses) -> tuple[Snapshot, Stretch | None]:
         taken = lengths[round - 1] if round <= len(lengths) else None
@@ -66,7 +66,7 @@ def recorded(lengths: Sequence[float | None]) -> Length:
 
 
 def reach(mean: Aggregated) -> float:
-    """How many times the clients' mean step the server may go."""
+    """Return the longest step that the server may take, in lengths of the clients' mean step."""
     square = weighted_mean(mean.accepted, lambda each: each.entered**2)
     least, most = REACH
     return min(most, max(least, square / (2 * mean.step_norm**2))) if mean.step_norm else least

@@ -9,7 +9,7 @@ from fedaccord.core.records import Params
 
 
 def absorb(mean: Params, params: Params, weight: float) -> None:
-    """mean <- mean + weight (params - mean), in place; an empty mean takes the values.
+    """Compute mean <- mean + weight (params - mean) in place; an empty mean takes the values.
 
     Equal values stay equal to the bit. A tensor that is not a float (BatchNorm's batch counter, an index table, a mask)
     takes the largest value: it has no mean, and equal ones stay as they are.
@@ -25,7 +25,10 @@ def absorb(mean: Params, params: Params, weight: float) -> None:
 
 
 def scale(params: Params, received: Params, factor: float, buffers: frozenset[str]) -> None:
-    """params <- received + factor (params - received), in place; buffers stay: a variance must not be extrapolated."""
+    """Compute params <- received + factor (params - received) in place.
+
+    Buffers stay as they are: a variance must not be extrapolated.
+    """
     if factor != 1.0:
         for name, value in params.items():
             if value.is_floating_point() and name not in buffers:
@@ -33,27 +36,27 @@ def scale(params: Params, received: Params, factor: float, buffers: frozenset[st
 
 
 def distance(received: Params, params: Params, names: Sequence[str]) -> float:
-    """||params - received|| over these names."""
+    """Return ||params - received|| over the tensors of these names."""
     return together(distances(received, params, names))
 
 
 def distances(received: Params, params: Params, names: Sequence[str]) -> list[float]:
-    """The same for each of these names."""
+    """Return ||params - received|| for the tensor of each of these names."""
     return norms_of(torch._foreach_sub([params[name] for name in names], [received[name] for name in names]))
 
 
 def norm_of(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> float:
-    """The Euclidean norm of all of them together."""
+    """Return the Euclidean norm of all tensors together."""
     return together(norms_of(tensors))
 
 
 def norms_of(tensors: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> list[float]:
-    """The Euclidean norm of each."""
+    """Return the Euclidean norm of each tensor."""
     return [float(norm) for norm in torch._foreach_norm(tensors)] if tensors else []
 
 
 def together(norms: Sequence[float]) -> float:
-    """The norm of parts that have these norms; infinite where its square is beyond a float."""
+    """Return the norm of a vector whose parts have these norms; infinity if its square overflows a float."""
     try:
         return math.sqrt(math.fsum(norm**2 for norm in norms))
     except OverflowError:

@@ -1,8 +1,8 @@
-"""Watches a model run: its layers of interest, in the order in which they run, and what lies between them.
+"""A recording of a model's run: its layers of interest, in the order in which they run, and what lies between them.
 
 Layers of interest are the input (for token ids: the embedding), every point-wise non-linearity, every recurrent layer
 (its output sequence) and the top layer, which is the output. They are seen as function calls, so it does not matter
-whether the model says nn.ReLU(), F.relu(x) or x.relu(), or where. Of several inputs each is one, from its first use on.
+whether the model says nn.ReLU(), F.relu(x) or x.relu(), or where. Each of several inputs is one, from its first use.
 """
 
 from collections import Counter
@@ -43,8 +43,8 @@ class Activation:
     value: Tensor
     finish: Callable[[Tensor], Tensor] | None = None  # the point-wise function that made it
     tokens: bool = False  # whether its features are the last axis: (batch, tokens, features)
-    inside: str = ""  # the module that was running, where that was followed
-    given: bool = False  # whether it is an input: nothing below it, so nothing is rebuilt from it
+    inside: str = ""  # the module that was running, if modules were followed
+    given: bool = False  # whether it is an input: nothing lies below it, so nothing is rebuilt from it
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,16 @@ Event = Activation | Pooling | Weighted
 
 
 class Recorder(TorchFunctionMode):
-    """While this is entered every torch call is looked at, and what matters for matching is kept, in order."""
+    """A context in which every torch call is inspected, and what matters for matching is recorded, in order."""
 
     def __init__(self, positions: bool, inputs: Batch):
         super().__init__()
         self.positions = positions
-        self.waiting = [each for each in named_leaves(inputs) if each[1].is_floating_point()]  # not used yet
+        self.waiting = [each for each in named_leaves(inputs) if each[1].is_floating_point()]  # inputs not used yet
         self.ids = [id(each) for each in leaves(inputs) if not each.is_floating_point()]
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()
-        self.newest: Tensor | None = None  # what the last point-wise function gave
+        self.newest: Tensor | None = None  # the output of the last point-wise function
         self.tokens = False
         self.path: list[str] = []
 
@@ -112,7 +112,7 @@ class Recorder(TorchFunctionMode):
                 self.give("", result, self.tokens)
         elif name in RECURRENT:
             self.counts[name] += 1
-            if result[0].dim() == 2 and not args[1].is_floating_point():  # (values of all places, how many at each ...)
+            if result[0].dim() == 2 and not args[1].is_floating_point():  # args: packed values, batch sizes ...
                 raise MatchingError(
                     f"layer '{name}#{self.counts[name]}' runs on a packed sequence, whose examples cannot be told "
                     "apart: give it the padded tensor"
@@ -130,7 +130,7 @@ class Recorder(TorchFunctionMode):
         return result
 
     def use(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note the inputs that are among these arguments: from here on they are layers of interest."""
+        """Record those inputs that are among these arguments as layers of interest: this is their first use."""
         seen = {id(value) for value in (*args, *kwargs.values())}
         for part in args:
             seen |= {id(value) for value in part} if isinstance(part, list | tuple) else set()
@@ -139,7 +139,7 @@ class Recorder(TorchFunctionMode):
             self.give(name, value, False)
 
     def give(self, name: str, value: Tensor, tokens: bool) -> None:
-        """An input: of several, each by its own name, or else by a number."""
+        """Record an input as a layer of interest, under its name if it has one, or from the second on by a number."""
         self.counts[INPUT] += 1
         number = self.counts[INPUT]
         label = f"{INPUT}.{name}" if name else f"{INPUT}#{number}" if number > 1 else INPUT
@@ -160,7 +160,7 @@ class Recorder(TorchFunctionMode):
         return (value, positions) if asked else value
 
     def finished(self, output: Any, layers: Sequence[str] | None = None) -> list[Event]:
-        """The events of a run that ended with this output, from the first layer of interest to the last."""
+        """Return the events of a run that ended with this output, from the first layer of interest to the last."""
         output = first_tensor(output)
         events = self.events
         last = events[-1] if events else None
@@ -174,7 +174,7 @@ class Recorder(TorchFunctionMode):
 
 
 def first_tensor(output: Any) -> Tensor:
-    """The output; of a tuple or dict its first tensor."""
+    """Return the model's output, or the first tensor in it if it is a tuple, list or dict."""
     parts = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else [output]
     found = next((part for part in parts if isinstance(part, Tensor)), None)
     if found is None:
@@ -183,7 +183,7 @@ def first_tensor(output: Any) -> Tensor:
 
 
 def column(value: Tensor) -> Tensor:
-    """One number an example as a layer of one feature."""
+    """Add a feature axis to a tensor that has one number per example; return any other as it is."""
     return value.unsqueeze(1) if value.dim() == 1 else value
 
 
@@ -192,7 +192,7 @@ def as_tuple(size: Any) -> tuple[int, ...]:
 
 
 def call_again(func: Callable[..., Any], rest: tuple[Any, ...], kwargs: dict[str, Any], value: Tensor) -> Tensor:
-    """The same point-wise function on another tensor."""
+    """Apply a point-wise function that was recorded to another tensor, with its other arguments unchanged."""
     result: Tensor = func(value, *rest, **kwargs)
     return result
 
@@ -205,13 +205,13 @@ def recording(
     positions: bool = True,
     follow: bool = False,
 ) -> Iterator[Recorder]:
-    """Watch the model while it runs on these inputs; afterwards `Recorder.finished` has the events.
+    """Watch the model while it runs on these inputs; afterwards `Recorder.finished` returns the events.
 
-    `layers` chooses the layers of interest by name. `positions` keeps those of max-poolings. `follow` notes in which
-    module each point-wise function runs.
+    `layers` chooses the layers of interest by name. `positions` keeps the positions that max-poolings take. `follow`
+    notes in which module each point-wise function runs.
     """
     recorder = Recorder(positions, inputs)
-    if isinstance(inputs, Tensor) and inputs.is_floating_point():  # whatever becomes of it first
+    if isinstance(inputs, Tensor) and inputs.is_floating_point():  # a single input counts at once
         recorder.waiting.clear()
         recorder.give("", inputs, False)
     with ExitStack() as stack:
@@ -234,14 +234,14 @@ def record(
     positions: bool = True,
     follow: bool = False,
 ) -> tuple[Any, list[Event]]:
-    """Run the model; its output, and the events from the first layer of interest to the last."""
+    """Run the model and return its output, and the events from the first layer of interest to the last."""
     with recording(model, inputs, layers, positions, follow) as recorder:
         output = output_of(model, inputs)
     return output, recorder.finished(output, layers)
 
 
 def trimmed(events: list[Event]) -> list[Event]:
-    """Without what comes before the first layer of interest or after the last."""
+    """Return the events without those before the first layer of interest or after the last."""
     at = [number for number, event in enumerate(events) if isinstance(event, Activation)]
     return events[at[0] : at[-1] + 1] if at else []
 
@@ -255,7 +255,7 @@ def leave(recorder: Recorder, module: nn.Module, inputs: Any, output: Any) -> No
 
 
 def keep_output(recorder: Recorder, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-    """A module that was named by hand; if a point-wise function made its output, that function comes along."""
+    """Record the output of a module that was named by hand, with the point-wise function that made it, if one did."""
     if not isinstance(output, Tensor):
         raise MatchingError(f"layer '{name}' gives a {type(output).__name__}, not a tensor: name another layer")
     last = recorder.events[-1] if recorder.events else None
@@ -265,7 +265,10 @@ def keep_output(recorder: Recorder, name: str, module: nn.Module, inputs: Any, o
 
 @torch.no_grad()
 def observe(model: nn.Module, inputs: Batch, layers: Sequence[str] | None = None) -> list[Event]:
-    """A trial run in eval mode that leaves the model as it was; a MatchingError if there is nothing to match."""
+    """Return the events of a trial run in eval mode, which leaves the model as it was.
+
+    Raise MatchingError if there is nothing to match.
+    """
     was_training = model.training
     try:
         _, seen = record(model.eval(), inputs, follow=True)

@@ -25,7 +25,7 @@ class Row:
 
 
 def describe(model: nn.Module, matching: Matching, inputs: Batch) -> tuple[list[Row], int, int]:
-    """A row a layer of interest, from the input up; the model's own parameters; its FLOPs for one example."""
+    """Return a row per layer of interest, from the input up; the model's own parameters; its FLOPs for one example."""
     with torch.no_grad(), FlopCounterMode(display=False) as own:
         _, events = record(model.eval(), mapped(lambda x: x[:1], inputs), matching.layers, follow=True)
     rows = []
@@ -36,7 +36,7 @@ def describe(model: nn.Module, matching: Matching, inputs: Batch) -> tuple[list[
             layer(above.value, poolings, below.value)
         unpooled = sum(pooling.positions is not None for pooling in poolings) if layer.form in ("conv", "fold") else 0
         text = f"{layer.form}: {layer.layer}" + (f", unpooled {unpooled}x" if unpooled else "")
-        if below.finish is not None:  # a recurrent layer has the function of its range, any other is one
+        if below.finish is not None:  # a recurrent layer has the function of its range, any other layer is a function
             text += f", {getattr(below.finish, '__name__', below.name.split('#')[0])}"
         size = sum(weight.numel() for weight in layer.parameters())
         shape = tuple(below.value.shape[1:])
@@ -48,7 +48,7 @@ def describe(model: nn.Module, matching: Matching, inputs: Batch) -> tuple[list[
 
 
 def matching_report(model: nn.Module, inputs: Batch, layers: Sequence[str] | None = None, kernel: int = 0) -> str:
-    """The same as text: what `fedaccord matching` prints. `inputs`: two examples or more, as the model sees them."""
+    """Return what `fedaccord matching` prints; `inputs`: two examples or more, as the model sees them."""
     matching = Matching(model, inputs, layers, kernel)
     rows, parameters, flops = describe(model, matching, inputs)
     table = [("layer", "in", "shape", "rebuilt from the layer above by", "parameters", "FLOPs")]
@@ -57,7 +57,7 @@ def matching_report(model: nn.Module, inputs: Batch, layers: Sequence[str] | Non
         table.append((row.name, row.inside, "x".join(map(str, row.shape)), row.rebuilt_by, *numbers))
     widths = [max(len(line[column]) for line in table) for column in range(6)]
     theta, cost = sum(row.parameters for row in rows), sum(row.flops for row in rows)
-    # forward and backward are three forwards; the frozen model runs forward only
+    # forward and backward cost as much as three forwards; the frozen model runs forward only
     ratio = (4 * flops + 3 * cost) / (3 * flops)
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""The matching layers f_j, built for whatever model there is, and Eq. 1."""
+"""The matching layers f_j, built for any model, and the matching loss, Eq. 1."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,21 +15,21 @@ from fedaccord.core.errors import MatchingError
 from fedaccord.methods.matching.activations import Activation, Event, Pooling, Weighted, observe
 
 LARGEST_LINEAR = 2**26
-"""Weights of a dense f_j beyond which the upper layer is first averaged over its positions."""
+"""The most weights of a dense f_j; if it had more, the upper layer is first averaged over its positions."""
 
 CONVOLUTIONS: dict[int, Callable[..., nn.Module]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
 class MatchingLayer(nn.Module):
-    """One f_j: rebuilds the layer of interest below, a_j, from the one above it, a_{j+1}.
+    """One matching layer f_j, which rebuilds the layer of interest below, a_j, from the one above it, a_{j+1}.
 
-    It goes back through what lies between them. Poolings that came after the weights are undone; one convolution or one
-    linear layer stands for the weights; poolings that came before them are undone. Four forms:
+    It goes back through what lies between them: it undoes the poolings that came after the weights, has one convolution
+    or one linear layer in place of the weights, and undoes the poolings that came before them. There are four forms:
 
     each    a Linear on the last axis: flat -> flat, or token by token
     conv    a convolution with the kernel of the layer it reverses, same padding
     spread  a Linear whose output is repeated for every token: a vector -> a sequence
-    fold    a Linear whose output is folded into (channels, positions): a vector -> a picture
+    fold    a Linear whose output is folded into (channels, positions): a vector -> an image
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class MatchingLayer(nn.Module):
         poolings = [event for event in between if isinstance(event, Pooling)]
         tokens = below.tokens or (below.given and len(target) >= 2 and bool(weighted) and weighted[0].tokens)
         self.form = form_of(source, target, tokens)
-        self.step = step  # size of its gradients; 0: as they come
+        self.step = step  # root mean square of its gradients; 0: they stay as they are
         self.early = 0  # how many of the poolings are undone after the weights, because they came before them
         self.layer: nn.Module
         if self.form == "each":
@@ -63,7 +63,7 @@ class MatchingLayer(nn.Module):
             self.layer = nn.Linear(width, math.prod(self.folded))
 
     def forward(self, above: Tensor, poolings: Sequence[Pooling], like: Tensor) -> Tensor:
-        """`poolings`: those between the two layers in this very run of the trainable model. `like`: what to rebuild."""
+        """Rebuild `like` from the layer above; `poolings`: those between the two in this run of the trainable model."""
         if self.form == "each":
             return self.weigh(above)
         if self.form == "conv":
@@ -87,7 +87,7 @@ class MatchingLayer(nn.Module):
         return x
 
     def weigh(self, x: Tensor) -> Tensor:
-        """The layer itself; if it has a step of its own, with gradients of that size."""
+        """Apply the layer; if it has a step of its own, the gradients of its weights will have that size."""
         weights: dict[str, Tensor] = dict(self.layer.named_parameters())
         if self.step:
             weights = {name: StepOfItsOwn.apply(weight, self.step) for name, weight in weights.items()}
@@ -96,15 +96,17 @@ class MatchingLayer(nn.Module):
 
 
 def stretched(x: Tensor, length: int) -> Tensor:
-    """To another length of the first axis after the batch, by repeating or leaving out: a longer or shorter sequence
-    than the one on which the layer was built."""
+    """Bring the first axis after the batch to another length, by repeating entries or leaving some out.
+
+    A sequence may be longer or shorter than the one on which the layer was built.
+    """
     if x.shape[1] == length:
         return x
     return x[:, torch.arange(length, device=x.device) * x.shape[1] // length]
 
 
 class StepOfItsOwn(torch.autograd.Function):
-    """A weight whose gradient is brought to a given root mean square, whatever the loss is weighted by."""
+    """The identity, with a gradient that is brought to a given root mean square, whatever the loss is weighted by."""
 
     generate_vmap_rule = True
 
@@ -133,7 +135,7 @@ def form_of(source: torch.Size, target: torch.Size, tokens: bool) -> str:
 
 
 def early_poolings(between: Sequence[Event]) -> int:
-    """The number of poolings before the first convolution: conv -> ReLU -> pool blocks have them there."""
+    """Return the number of poolings before the first convolution: conv -> ReLU -> pool blocks have them there."""
     for number, event in enumerate(between):
         if isinstance(event, Weighted) and event.kind == "conv":
             return sum(isinstance(earlier, Pooling) for earlier in between[:number])
@@ -141,9 +143,9 @@ def early_poolings(between: Sequence[Event]) -> int:
 
 
 def kernel_of(weighted: Sequence[Weighted], wanted: int, dimensions: int) -> tuple[int, ...]:
-    """The kernel of the first convolution that is reversed, unless another was asked for.
+    """Return the kernel of the first convolution that is reversed, or the one that was asked for.
 
-    An even one is made odd: only those leave the size as it is without padding one side more than the other.
+    An even size is made odd: only odd kernels keep the input's size without padding one side more than the other.
     """
     found = (event.kernel for event in weighted if len(event.kernel) == dimensions)
     kernel = (wanted,) * dimensions if wanted else next(found, (1,) * dimensions)
@@ -151,9 +153,9 @@ def kernel_of(weighted: Sequence[Weighted], wanted: int, dimensions: int) -> tup
 
 
 def undo(pooling: Pooling, x: Tensor) -> Tensor:
-    """Unpool: each value goes to the position it was taken from, zeros elsewhere.
+    """Undo a pooling: put each value at the position it was taken from, and zeros elsewhere.
 
-    Where there are no positions (a mean) or they are of another form (a branch), the values are spread by resizing.
+    Where there are no positions (a mean) or they have another shape (a branch), the values are spread by resizing.
     """
     size = pooling.before[2:]
     if pooling.positions is None or pooling.positions.shape != x.shape:
@@ -180,7 +182,7 @@ class Matching(nn.Module):
         kernel: int = 0,
         step: float = 0.0,
     ):
-        """Built from a trial run on `inputs`, at least one example as the model sees it."""
+        """Build the layers from a trial run on `inputs`, at least one example as the model sees it."""
         super().__init__()
         self.layers = None if layers is None else tuple(layers)
         seen = observe(model, inputs, layers)
@@ -194,12 +196,12 @@ class Matching(nn.Module):
             layer.to(above.value)  # the device and the type of what it reads
 
     def reset_parameters(self) -> None:
-        """theta_1: torch's own initialisation, from the global generator."""
+        """Set theta to theta_1: torch's own initialisation, from the global generator."""
         for layer in self.f:
             layer.layer.reset_parameters()  # type: ignore[operator, union-attr]
 
     def turned(self, events: Sequence[Event]) -> list[Event]:
-        """With every activation's batch in front."""
+        """Return the events with the batch as the first axis of every activation."""
         if not any(self.turn):
             return list(events)
         turn, result = iter(self.turn), []
@@ -227,7 +229,7 @@ class Matching(nn.Module):
         for layer, target, (below, between, above) in zip(self.f, targets, pairs(trained), strict=False):
             examples = len(target.value)
             poolings = [cut(event, examples) for event in between if isinstance(event, Pooling)]
-            # no slice of a whole batch: its gradient would be a copy, laid out otherwise
+            # a whole batch is not sliced: the slice's gradient would be a copy with another memory layout
             upper = above.value if len(above.value) == examples else above.value[:examples]
             rebuilt = layer(upper, poolings, target.value)
             if below.finish is not None:
@@ -241,14 +243,16 @@ class Matching(nn.Module):
 
 
 def squared_distance(rebuilt: Tensor, target: Tensor) -> Tensor:
-    """||rebuilt - target||_2^2, the target fixed."""
+    """Return ||rebuilt - target||_2^2, without a gradient for the target."""
     distance, _ = SquaredDistance.apply(rebuilt, target)
     return cast(Tensor, distance)
 
 
 class SquaredDistance(torch.autograd.Function):
-    """Its gradient is twice the difference that it has computed, and lies in memory as that does: torch's own mse_loss
-    gives one in the plain order, which costs a channels-last network a tenth of its step."""
+    """The squared distance, with a gradient in the memory layout of the difference that it has computed.
+
+    torch's own mse_loss gives one in the plain order, which costs a channels-last network a tenth of its step.
+    """
 
     generate_vmap_rule = True
 
@@ -269,7 +273,7 @@ class SquaredDistance(torch.autograd.Function):
 
 
 def batch_first(events: Sequence[Event], batch: int) -> list[Event]:
-    """Activations of sequence-first models, (tokens, batch, features), turned round."""
+    """Put the batch first in the activations of sequence-first models, (tokens, batch, features)."""
     return [turn(event, batch) if isinstance(event, Activation) else event for event in events]
 
 
@@ -287,9 +291,10 @@ def turn(activation: Activation, batch: int) -> Activation:
 
 
 def pairs(events: Sequence[Event]) -> list[tuple[Activation, list[Event], Activation]]:
-    """(a_j, what lies between, a_{j+1}) for each pair of consecutive layers of interest.
+    """Return (a_j, what lies between, a_{j+1}) for each pair of consecutive layers of interest.
 
-    An input is rebuilt, but nothing is rebuilt from it: of several, each from the next layer that is none.
+    An input is rebuilt, but nothing is rebuilt from it: each of several inputs is rebuilt from the next layer that is
+    not an input.
     """
     found: list[tuple[Activation, list[Event], Activation]] = []
     waiting: list[tuple[Activation, list[Event]]] = []
@@ -306,7 +311,7 @@ def pairs(events: Sequence[Event]) -> list[tuple[Activation, list[Event], Activa
 
 
 def cut(pooling: Pooling, count: int) -> Pooling:
-    """The pooling of the first `count` examples."""
+    """Return the pooling of the first `count` examples."""
     if pooling.positions is None or len(pooling.positions) == count:
         return pooling
     return replace(pooling, positions=pooling.positions[:count])

@@ -1,4 +1,4 @@
-"""RM: representation matching (Eq. 1 and 2). Each client also rebuilds what the received model sees.
+"""RM: representation matching (Eq. 1 and 2). Each client also rebuilds the received model's activations.
 
 theta_i, the matching layers, is trained along with the model and kept by the client; it never travels.
 """
@@ -37,7 +37,7 @@ class MatchingWork(Work):
         self.recorder = recorder
 
     def term(self, inputs: Batch, output: Any, targets: Batch) -> Tensor:
-        """Eq. 2, second term: rm_weight * L_M(x; w_i, w, theta_i)."""
+        """Eq. 2, second term: return rm_weight * L_M(x; w_i, w, theta_i)."""
         part = self.part
         trained = self.recorder.finished(output, part.matching.layers)
         with torch.no_grad():
@@ -47,7 +47,7 @@ class MatchingWork(Work):
 
 
 class MatchingPart(ClientPart):
-    """What matching does at the clients of one model."""
+    """The client side of representation matching, for one model."""
 
     def __init__(self, built: Built):
         settings = built.settings
@@ -96,12 +96,12 @@ class RepresentationMatching(Part):
         return MatchingPart(built)
 
     def explain(self, model: nn.Module, inputs: Batch, settings: Mapping[str, Any]) -> str:
-        """What matching would do to this model, as a table."""
+        """Return a table of what matching would do to this model."""
         return matching_report(model, inputs, layer_names(settings["rm_layers"]), settings["rm_kernel"])
 
 
 def layer_names(text: str) -> list[str] | None:
-    """The layers of interest that were named by hand; None: they are to be found."""
+    """Return the layers of interest that were named by hand, or None if they are to be found."""
     return [name.strip() for name in text.split(",") if name.strip()] or None
 
 
