@@ -141,7 +141,7 @@ def as_batch(given: Any, label: str) -> Batch:
 
 
 def as_tensor(given: Any, label: str) -> Tensor:
-    """Convert an array, table or list to a tensor; doubles, the default of NumPy and pandas, become floats."""
+    """Convert an array, table or list to a tensor; doubles become torch's default type."""
     if isinstance(given, Tensor):
         return given
     try:
@@ -161,12 +161,13 @@ def as_tensor(given: Any, label: str) -> Tensor:
                 raise DataError(f"{label}: column '{name}' is not numeric") from None
     try:
         floating = array.dtype in (object, np.float64)
-        array = array.astype(np.float32) if floating else array
+        array = array.astype(np.float64) if floating else array
         tensor = torch.from_numpy(np.require(array, requirements=["C", "W"]))
+        tensor = tensor.to(torch.get_default_dtype()) if floating else tensor
     except (TypeError, ValueError) as error:
         raise DataError(f"{label}: not numbers: {error}") from None
     check_finite(tensor, label, list(getattr(given, "columns", ())))
-    return tensor.to(torch.get_default_dtype()) if floating else tensor
+    return tensor
 
 
 def checked(data: Examples, label: str, classes: bool, numbers: Sequence[int] | None = None) -> Examples:
