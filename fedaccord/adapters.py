@@ -1,7 +1,7 @@
 """Adapters: a frozen model with a small low-rank update beside its dense layers (LoRA, Hu et al. 2021).
 
 With travels = trainable only the adapters are sent, averaged and checkpointed. A model that another library has put
-adapters into works the same way: what travels goes by requires_grad.
+adapters into works the same way, since requires_grad decides what travels.
 """
 
 import math
@@ -14,7 +14,7 @@ from fedaccord.core.errors import SettingsError
 
 
 class Adapted(nn.Linear):
-    """A dense layer whose weight is base + scale * up @ down, the base and the bias frozen. `up` starts at zero.
+    """A dense layer whose weight is base + scale * up @ down; base and bias are frozen, and `up` starts at zero.
 
     It is a Linear with a `weight`, so modules that look into their dense layers (torch's attention) work with it.
     """
@@ -37,7 +37,7 @@ class Adapted(nn.Linear):
         return linear(input, self.base, self.bias) + self.scale * linear(linear(input, self.down), self.up)
 
     def merged(self) -> nn.Linear:
-        """A plain dense layer that does the same."""
+        """Return a plain dense layer that computes the same."""
         plain = nn.Linear(self.in_features, self.out_features, self.bias is not None)
         plain.weight = nn.Parameter(self.weight.detach())
         if self.bias is not None:
@@ -48,7 +48,8 @@ class Adapted(nn.Linear):
 def adapt(model: nn.Module, rank: int = 8, layers: str = "*", scale: float = 1.0) -> nn.Module:
     """Freeze the model and put adapters into its dense layers, in place.
 
-    layers  which, by name, with wildcards and commas; what else is to be trained (a new head), unfreeze afterwards
+    layers  the names of those layers, with wildcards and commas; unfreeze afterwards what else is to be trained
+            (such as a new head)
     scale   a factor on the update
     """
     patterns = [pattern.strip() for pattern in layers.split(",")]
@@ -58,7 +59,7 @@ def adapt(model: nn.Module, rank: int = 8, layers: str = "*", scale: float = 1.0
     if not chosen:
         raise SettingsError(f"layers = {layers}: no dense layer is called so; there are {', '.join(dense) or 'none'}")
     model.requires_grad_(False)
-    made: dict[int, Adapted] = {}  # a layer that stands in two places stays one
+    made: dict[int, Adapted] = {}  # a layer that is used in two places stays one layer
     for name in chosen:
         layer = dense[name]
         put(model, name, made.setdefault(id(layer), Adapted(layer, rank, scale)))
@@ -66,7 +67,7 @@ def adapt(model: nn.Module, rank: int = 8, layers: str = "*", scale: float = 1.0
 
 
 def merge(model: nn.Module) -> nn.Module:
-    """Put each adapter's update into its dense layer, in place: the model has its first form again."""
+    """Fold each adapter's update into its dense layer, in place, so that the model has its original form again."""
     found = [(n, each) for n, each in model.named_modules(remove_duplicate=False) if isinstance(each, Adapted)]
     made: dict[int, nn.Linear] = {}
     for name, layer in found:

@@ -1,4 +1,4 @@
-"""`federate`: train any PyTorch model on data that lies with several clients, from Python."""
+"""`federate`: train any PyTorch model on data that several clients hold, from Python."""
 
 import copy
 import warnings
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class History:
-    """What a run left: the trained model, a record of every round, and the means to keep both."""
+    """The result of a run: the trained model and a record of every round, with methods to save and to show them."""
 
     model: nn.Module
     rounds: list[RoundLog]
     settings: Settings
     state: ServerState
-    about: str  # the run's fingerprint, by which a folder knows it again
-    metrics: tuple[Metric, ...] = ()  # what was measured, the one to judge by first
+    about: str  # the run's fingerprint, by which a run folder recognises it
+    metrics: tuple[Metric, ...] = ()  # those that were measured, the one to judge by first
     fixed: Params = field(default_factory=dict)  # the part of the model that does not travel and never changes
-    classes: ByClass | None = None  # what is known class by class
-    code: dict[str, str] = field(default_factory=dict)  # what the model's and the loss's code is known by
+    classes: ByClass | None = None  # labels and test results by class
+    code: dict[str, str] = field(default_factory=dict)  # the package's version, and hashes of the user's own code
 
     def __repr__(self) -> str:
-        """Say how far it got; a run's whole log would fill the screen."""
+        """Summarise the run in one line; its whole log would fill the screen."""
         last = self.rounds[-1] if self.rounds else None
         measured = next((log.metrics for log in reversed(self.rounds) if log.metrics), {})
         loss = {} if last is None or last.loss is None else {"loss": last.loss}
@@ -67,7 +67,10 @@ class History:
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write a run folder (settings, rounds, final checkpoint), but for what clients kept: that takes `folder=`."""
+        """Write a run folder (settings, rounds, final checkpoint).
+
+        It lacks what the clients kept to themselves, which only a run with `folder=` saves.
+        """
         with RunFolder.create(Path(path), self.settings) as folder:
             folder.describe(self.metrics)
             folder.keep(self.fixed)
@@ -79,11 +82,11 @@ class History:
         return folder.path
 
     def plot(self) -> "Figure":
-        """Draw loss and test metrics by round: shown at a notebook cell's end; `.savefig(path)` writes it."""
+        """Draw loss and test metrics by round; a notebook shows the figure, and `.savefig(path)` writes it."""
         return curves(self.rounds, self.metrics)
 
     def to_pandas(self) -> "DataFrame":
-        """Return a table with one line for each round: the columns of rounds.csv."""
+        """Return a DataFrame with one row for each round and the figures of rounds.csv as columns."""
         try:
             import pandas
         except ImportError:
@@ -93,7 +96,7 @@ class History:
 
 
 def own_function(name: str, given: Any, expected: str) -> Any:
-    """What is no text must be a function; None: it is a text."""
+    """Return a user's function, or None if a text was given; raise SettingsError if it is neither."""
     if isinstance(given, str):
         return None
     if not callable(given):
@@ -102,7 +105,7 @@ def own_function(name: str, given: Any, expected: str) -> Any:
 
 
 def each_client(clients: Any) -> list[Any]:
-    """The clients' data, one entry each; a single data set, or a pair of tensors, is told from that."""
+    """Return the clients' data, one entry each; raise DataError for a single data set or a pair of tensors."""
     single = isinstance(clients, Dataset | DataLoader | Tensor | str) or not isinstance(clients, Iterable)
     pair = isinstance(clients, tuple | list) and any(isinstance(each, Tensor | np.ndarray) for each in clients)
     pair = pair or (isinstance(clients, tuple) and len(clients) == 2 and any(map(columns_of, clients)))
@@ -141,7 +144,7 @@ def federate(
     """Train `model` on the clients' data; every default works without tuning.
 
     model       any torch.nn.Module; it is copied, yours stays as it is
-    clients     for each its (inputs, targets), or a map-style Dataset of such pairs, which is read as it is needed;
+    clients     for each client its (inputs, targets), or a map-style Dataset of such pairs, read as it is needed;
                 inputs: a tensor, array or table, or several as a tuple (model(*inputs)) or dict (model(**inputs))
     validation  the server's small set, on which it measures the loss; None: the clients report theirs
     test        if given, the metrics on it are recorded as training goes on
@@ -151,13 +154,13 @@ def federate(
                 function(outputs, targets) or Metric; None: accuracy, or the loss that is given
     better      the metric to judge by, where it is not the first
     collate     a list of a Dataset's items -> (inputs, targets) of a batch; None: they are stacked
-    optimizer   the clients': sgd, one of torch.optim by name, or a function (weights, lr=rate) -> torch optimizer
+    optimizer   of the clients: sgd, one of torch.optim by name, or a function (weights, lr=rate) -> torch optimizer
     travels     what is sent and averaged: all, trainable, no-norm, names with wildcards, or (name, tensor) -> bool; the
                 rest is frozen if it is not trained, and otherwise each client's own
     prepare     stored inputs -> what the model sees; gets a generator in training, None otherwise
     folder      a run folder, kept up to date every round; if it holds this run already, training goes on from there,
                 with more `rounds` if you say so
-    anyway      go on there although the model's or the loss's code is not what the run began with
+    anyway      go on in that folder even if the code of the model or the loss has changed since the run began
     show        show progress: a live chart in a notebook, a picture in a terminal, plain lines elsewhere
     settings    any other setting by its name: lr, steps, batch_size, device ...
     """
@@ -179,7 +182,7 @@ def federate(
         name: ", ".join(value) if isinstance(value, list | tuple) else value for name, value in settings.items()
     }
     settled = {}
-    if folder is not None and Path(folder).exists():  # what was settled when it began stays so
+    if folder is not None and Path(folder).exists():  # the weight that was settled when the run began stays
         settled = {name: value for name, value in read_raw(Path(folder)).items() if name == "entropy_weight"}
     make = own_function("optimizer", optimizer, "a name or a function (weights, lr=rate) -> Optimizer")
     predicate = own_function("travels", travels, "patterns in one text, or a function (name, tensor) -> bool")

@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from fedaccord.core.protocols import Method
 
 LONGEST, DOTS = 1 << 16, 512
-"""Bytes of a file of settings at most, and points in a line of it: tomllib takes gigabytes for a name of many parts."""
+"""The most bytes in a settings file, and dots in a line of it: tomllib takes gigabytes for a key of many parts."""
 OURS = ("weighting", "yardstick", "guards")
-"""Where 0.1 differed from the paper already; in everything else that is new since, it did what is printed."""
+"""Settings in which 0.1 already departed from the paper; in all that are newer, it did what the paper prints."""
 VERSION = 2
-"""Of the run folder: what its files look like. Folders without one are of 0.1; they can still be read."""
+"""The version of the run folder's format. Folders without one are of 0.1; they can still be read."""
 RECOMMENDED = "FA+RM+AH"
-"""The method where none is named."""
+"""The method that is used where none is named."""
 GRID = "lr = 0.001..1/25 log; steps = 1, 2, 3, 5, 8, 13, 20, 32, 50, 80 log"
 OTHER = {"lr": 0.001, "grid": GRID.replace("0.001..1/25", "0.00001..0.1/33")}
 """Defaults for optimizers other than SGD: Adam and its kin step by about the rate itself, whatever the gradient."""
 OWN = "own"
-"""What stands in the settings for an optimizer or a predicate that was given as a function."""
+"""The value that the settings record for an optimizer or a predicate that was given as a function."""
 ALL_DATA = "all"
-"""What stands in the settings for one client that holds everything."""
+"""The value of the setting `alone` that asks for one client that holds all data."""
 ENGINES = "auto, serial, pool, stacked, ray"
 ELSEWHERE = {
     "batch": "batch_size", "global_rounds": "rounds", "learning_rate": "lr", "local_epochs": "epochs",
     "local_steps": "steps", "num_epochs": "epochs", "num_clients": "clients", "num_rounds": "rounds",
     "optim": "optimizer",
 }  # fmt: skip
-"""What some settings are called in other libraries."""
+"""Other libraries' names for some settings, each with ours."""
 LIKE = 0.75
-"""How alike two names must be (difflib's ratio) for one to be a slip of the pen for the other."""
+"""How alike two names must be (difflib's ratio) for one to count as a misspelling of the other."""
 SPLITS = (
     "iid", "non-iid", "classes", "classes-random", "dirichlet", "dirichlet-capped", "shards", "quantity", "sorted",
     "natural",
@@ -55,7 +55,7 @@ SPLITS = (
 
 
 def declared(made: Setting) -> Any:
-    """A dataclass field that carries the setting; its name and type are those of the field."""
+    """Return a dataclass field that carries the setting, which takes its name and type from the field."""
     return field(default=made.default, metadata={"setting": made})
 
 
@@ -248,18 +248,18 @@ class Settings:
         return getattr(self, name) if name in FIELDS else self.own[name]
 
     def values(self) -> dict[str, Any]:
-        """All of them by name."""
+        """Return every setting by name, those in `own` included."""
         return {**{name: getattr(self, name) for name in FIELDS}, **self.own}
 
     def but(self, values: Mapping[str, Any]) -> "Settings":
-        """The same with these values, of any names."""
+        """Return a copy of the settings with these values, each of which may be a field's or one in `own`."""
         own = {name: value for name, value in values.items() if name not in FIELDS}
         base: dict[str, Any] = {name: value for name, value in values.items() if name in FIELDS}
         return replace(self, **base, own={**self.own, **own})
 
 
 def kind_of(item: "dataclasses.Field[Any]") -> tuple[type, bool]:
-    """The field's plain type, and whether it may be left open (None)."""
+    """Return the field's plain type, and whether it may be left open (None)."""
     kind = item.type
     if isinstance(kind, types.UnionType):
         plain = next(part for part in typing.get_args(kind) if part is not type(None))
@@ -282,8 +282,8 @@ FIELDS: dict[str, Setting] = fields_of(dataclasses.fields(Settings))
 
 
 def table(method: "Method | None" = None) -> dict[str, Setting]:
-    """Every setting there is: those of any run, of the server's steps, of all known methods, and of this one."""
-    from fedaccord.methods.registry import PARTS  # not before it is needed: it loads torch
+    """Return every setting there is: those of any run, of the server's steps, of all known methods, and of this one."""
+    from fedaccord.methods.registry import PARTS  # imported only here, because it loads torch
     from fedaccord.server.steps import SERVER_SETTINGS
 
     known = {each.name: each for part in PARTS.values() for each in part.settings}
@@ -292,14 +292,14 @@ def table(method: "Method | None" = None) -> dict[str, Setting]:
 
 
 def brought(method: "Method") -> dict[str, Setting]:
-    """The settings of a run with this method."""
+    """Return the settings of a run with this method, by name."""
     from fedaccord.server.steps import SERVER_SETTINGS
 
     return {**FIELDS, **{each.name: each for each in SERVER_SETTINGS}, **method.settings}
 
 
 def printed(method: "Method") -> dict[str, Any]:
-    """What --paper means: everything as the paper prints it, where the default is otherwise."""
+    """Return what --paper sets: the value that the paper prints, for every setting whose default is another."""
     return {name: each.printed for name, each in brought(method).items() if each.printed is not None}
 
 
@@ -313,7 +313,7 @@ def known(name: str, among: Mapping[str, Setting]) -> Setting:
 
 
 def parse_assignment(text: str, among: Mapping[str, Setting]) -> tuple[str, Any]:
-    """key=value, as given to --set."""
+    """Split key=value, as given to --set, into the setting's name and its value."""
     name, sign, value = text.partition("=")
     name = name.strip().replace("-", "_")
     if not sign:
@@ -322,7 +322,7 @@ def parse_assignment(text: str, among: Mapping[str, Setting]) -> tuple[str, Any]
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """Whatever stands in a TOML file."""
+    """Return the values in a TOML file; raise SettingsError if it cannot be read."""
     try:
         data = read_up_to(path, LONGEST)
         check_size(data, path)
@@ -338,7 +338,7 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 
 def check_size(data: bytes, path: Path) -> None:
-    """Refuse what would take too much to read."""
+    """Raise SettingsError for a settings file that would take too much memory to parse."""
     if len(data) > LONGEST:
         raise SettingsError(f"{path}: has more than {LONGEST:,} bytes, too many for settings")
     if any(line.count(b".") > DOTS for line in data.splitlines()):
@@ -346,7 +346,7 @@ def check_size(data: bytes, path: Path) -> None:
 
 
 def check_whole_numbers(value: Any) -> None:
-    """Raise a ValueError for one of more than 64 bits: nobody could compute with it."""
+    """Raise ValueError for a whole number of more than 64 bits: nobody could compute with it."""
     if isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
             check_whole_numbers(each)
@@ -355,7 +355,10 @@ def check_whole_numbers(value: Any) -> None:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The settings in a file; numbers written without a point are accepted where a float is wanted."""
+    """Return the settings in a TOML file, of this version or an earlier one.
+
+    A number without a decimal point is accepted where a float is wanted.
+    """
     from fedaccord.methods.registry import RENAMED, find
 
     values = load_toml(path)
@@ -381,14 +384,17 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def make(*layers: Mapping[str, Any], method: "Method | None" = None) -> Settings:
-    """Later layers win. `method`: the method itself, where a name would not find it."""
+    """Build and check the settings from layers of values, of which later ones override earlier ones.
+
+    `method`: the method itself, where its name would not find it.
+    """
     from fedaccord.methods.registry import find
     from fedaccord.server.steps import SERVER_SETTINGS
 
     merged: dict[str, Any] = {}
     for layer in layers:
         if layer.get("optimizer", merged.get("optimizer", "sgd")) != merged.get("optimizer", "sgd"):
-            merged.pop("lr", None)  # it is another optimizer's
+            merged.pop("lr", None)  # it was meant for another optimizer
         merged.update(layer)
     if method is None:
         FIELDS["method"].validate(merged.get("method", RECOMMENDED))
@@ -408,7 +414,7 @@ def make(*layers: Mapping[str, Any], method: "Method | None" = None) -> Settings
 
 
 def refuse_tuned(given: Iterable[str], settings: Settings, method: "Method") -> None:
-    """Complain about a value that was given for what the method's tuner chooses: it would have no effect."""
+    """Raise SettingsError for a given value that the method's tuner chooses itself, since it would have no effect."""
     values = settings.values()
     tuned = method.tunes(values)
     for name in given:
@@ -424,5 +430,5 @@ def refuse_tuned(given: Iterable[str], settings: Settings, method: "Method") -> 
 
 
 def to_toml(settings: Settings) -> str:
-    """Every setting that has a value; the open ones (None) are left out."""
+    """Return the settings as TOML; those that are left open (None) are omitted."""
     return tomli_w.dumps({"version": VERSION, **{k: v for k, v in settings.values().items() if v is not None}})

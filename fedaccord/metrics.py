@@ -19,21 +19,21 @@ from fedaccord.core.records import LossFunction, Metric
 
 Measure = Callable[[object, Batch], float]
 Metrics = str | Sequence[str | Metric] | Mapping[str, Measure | Metric | str] | Measure
-"""The forms in which metrics may be asked for: names, with commas or as a list, or functions by name, or one."""
+"""The forms in which metrics may be given: names (with commas, or in a list), functions by name, or one function."""
 DIRECTIONS = ("higher", "lower")
 TAKEN = ("round", "loss", "reward", "clients", "refused", "guard", "step_norm")
-"""Names of other figures of a round."""
+"""Names that no metric may have: a round's log uses them for other figures."""
 
 
 def accuracy(output: Tensor, targets: Tensor) -> float:
-    """The share of right answers; of labels that do not exclude each other, the share of right labels."""
+    """Return the share of right answers; for labels that do not exclude each other, the share of right labels."""
     if not is_classes(output, targets):
         return float(((as_labels(output, targets) > 0) == (targets > 0.5)).double().mean())
     return int((output.argmax(-1) == targets).sum()) / max(1, int((targets != IGNORED).sum()))
 
 
 def f1(output: Tensor, targets: Tensor) -> float:
-    """The mean of the classes' (or labels') F1, each counting the same."""
+    """Return the mean of the classes' (or labels') F1 scores, each of which counts the same."""
     from sklearn.metrics import f1_score
 
     if not is_classes(output, targets):
@@ -45,14 +45,16 @@ def f1(output: Tensor, targets: Tensor) -> float:
 
 
 def auc(output: Tensor, targets: Tensor) -> float:
-    """The area under the ROC curve; of several classes (each against the rest) or labels the mean. Not a number where
-    no class is both present and absent."""
+    """Return the area under the ROC curve; for several classes (each against the rest) or labels, their mean.
+
+    It is not a number where no class is both present and absent.
+    """
     from sklearn.metrics import roc_auc_score
 
     if is_classes(output, targets):
         scores, numbers = samples(output, targets)
         columns, hits = scores.softmax(1), one_hot(numbers, scores.shape[1]).bool()
-        if columns.shape[1] == 2:  # either says the same
+        if columns.shape[1] == 2:  # both columns have the same area
             columns, hits = columns[:, 1:], hits[:, 1:]
     else:
         columns, hits = as_labels(output, targets).reshape(len(output), -1), targets.reshape(len(targets), -1) > 0.5
@@ -62,16 +64,16 @@ def auc(output: Tensor, targets: Tensor) -> float:
 
 
 def likelihood(output: Tensor, targets: Tensor) -> float:
-    """The mean cross-entropy in nats."""
+    """Return the mean cross-entropy in nats."""
     return float(cross_entropy(*samples(output, targets)))
 
 
 def perplexity(output: Tensor, targets: Tensor) -> float:
-    return math.exp(min(likelihood(output, targets), 700.0))  # beyond that there is no such float
+    return math.exp(min(likelihood(output, targets), 700.0))  # a larger exponent would overflow
 
 
 def bits(output: Tensor, targets: Tensor) -> float:
-    """A character (or whatever a class is) in bits."""
+    """Return the mean cross-entropy in bits: what a character (or whatever the classes are) costs."""
     return likelihood(output, targets) / math.log(2)
 
 
@@ -84,13 +86,13 @@ def mse(output: Tensor, targets: Tensor) -> float:
 
 
 def r2(output: Tensor, targets: Tensor) -> float:
-    """The share of the targets' variance that is explained; not a number where they do not vary."""
+    """Return the share of the targets' variance that is explained; it is not a number where they do not vary."""
     varies = float((targets.double() - targets.double().mean(0)).square().mean())
     return 1 - mse(output, targets) / varies if varies else math.nan
 
 
 def difference(output: Tensor, targets: Tensor) -> Tensor:
-    """A column and a row of the same numbers are no matrix of differences."""
+    """Return output minus targets, element by element; raise ValueError where torch would broadcast one of them."""
     if output.shape != targets.shape and output.numel() == targets.numel():
         output = output.reshape(targets.shape)
     if output.shape != targets.shape:
@@ -99,20 +101,23 @@ def difference(output: Tensor, targets: Tensor) -> Tensor:
 
 
 def is_classes(output: Tensor, targets: Tensor) -> bool:
-    """Whether the targets are class numbers and the outputs a score for each class."""
+    """Return whether the targets are class numbers and the outputs a score for each class."""
     scores = output.dim() == targets.dim() + 1 and output.shape[-1] > 1
     return scores and not targets.is_floating_point()
 
 
 def as_labels(output: Tensor, targets: Tensor) -> Tensor:
-    """Logits in the form of the targets: a single one may be a column."""
+    """Return the logits in the shape of the targets, where those of a single label may be a column.
+
+    Raise ValueError unless the targets are zeros and ones.
+    """
     if bool(((targets != 0) & (targets != 1)).any()):
         raise ValueError("wants class numbers, or labels that are zeros and ones; these targets are neither")
     return output.reshape(targets.shape) if output.numel() == targets.numel() else output
 
 
 def samples(output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """(samples, classes) and (samples,), of sequences every place that has a target."""
+    """Return scores (samples, classes) and targets (samples,); in sequences every place with a target is a sample."""
     if not is_classes(output, targets):
         raise ValueError(f"wants class numbers and a score for each class, not outputs of shape {tuple(output.shape)}")
     scores, numbers = output.flatten(0, -2), targets.flatten()
@@ -139,10 +144,10 @@ METRICS = {
 def metrics_of(
     given: Metrics | None, loss: LossFunction | None, better: str | None = None, known: Sequence[Metric] = ()
 ) -> tuple[Metric, ...]:
-    """A task's metrics, the one to judge by first: that is `better`, or the first that was given.
+    """Return a task's metrics, the one to judge by first: that is `better`, or the first that was given.
 
-    Without any, a classification has its accuracy, and a loss of one's own is the metric. `better` may also say which
-    way the first is better. `known`: metrics that have a name beside those that everybody knows.
+    If none are given, a classification is judged by its accuracy, and anything else by its loss. `better` may also say
+    in which direction the first is better. `known`: metrics that may be named beside those in METRICS.
     """
     if given is None:
         found = [METRICS["accuracy"]] if loss is None else [loss_as_metric(loss)]
@@ -173,7 +178,7 @@ def named(name: str, known: Sequence[Metric] = ()) -> Metric:
 
 
 def as_metric(name: str, given: Measure | Metric | str) -> Metric:
-    """A metric under this name: one that is known, or a function."""
+    """Return a known metric or a function as a metric of this name; a Metric is returned as it is."""
     if isinstance(given, str):
         return replace(named(given), name=name)
     return given if isinstance(given, Metric) else Metric(name, given)

@@ -1,4 +1,4 @@
-"""The paper's three networks, LeNet's, and one for next characters.
+"""The paper's three networks, LeNet, and a recurrent network that predicts the next character.
 
 Blocks run conv -> pool -> ReLU: the same scores as conv -> ReLU -> pool, and ReLU has a quarter of the work. What
 representation matching rebuilds is the block's output, after all three.
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 def mnist_mlp(inputs: int = 784, hidden: int = 100, classes: int = 10) -> nn.Sequential:
-    """MNIST: two hidden layers of 100 neurons. 784-100-100-10 has 89,610 parameters."""
+    """Build the network for MNIST: two hidden layers of 100 neurons. 784-100-100-10 has 89,610 parameters."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(inputs, hidden),
@@ -20,7 +20,10 @@ def mnist_mlp(inputs: int = 784, hidden: int = 100, classes: int = 10) -> nn.Seq
 
 
 def cifar_cnn(channels: int = 3, size: int = 32, classes: int = 10, width: int = 32) -> nn.Sequential:
-    """CIFAR-10: 5x5 convolutions of 32 and 64 maps, each max-pooled 2x2, then 1024 and 10 neurons."""
+    """Build the network for CIFAR-10.
+
+    It has 5x5 convolutions of 32 and 64 maps, each max-pooled 2x2, then 1024 and 10 neurons.
+    """
     side = size // 4
     return nn.Sequential(
         nn.Conv2d(channels, width, 5, padding=2),
@@ -37,9 +40,10 @@ def cifar_cnn(channels: int = 3, size: int = 32, classes: int = 10, width: int =
 
 
 def kws_cnn(size: int = 32, classes: int = 10, width: int = 64) -> nn.Sequential:
-    """Keyword spotting: four 3x3 convolutions of 64 maps, max-pooled after each pair, then 1024 and 10 neurons.
+    """Build the network for keyword spotting.
 
-    `width` narrows every hidden layer in proportion (64 is the paper's).
+    It has four 3x3 convolutions of 64 maps, max-pooled after each pair, then 1024 and 10 neurons. `width` narrows every
+    hidden layer in proportion (64 is the paper's).
     """
     side = size // 4
     return nn.Sequential(
@@ -61,8 +65,11 @@ def kws_cnn(size: int = 32, classes: int = 10, width: int = 64) -> nn.Sequential
 
 
 def lenet(channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential:
-    """LeNet with ReLU, as NIID-Bench has it for CIFAR-10: 5x5 convolutions of 6 and 16 maps without padding, each
-    max-pooled 2x2, then 120, 84 and 10 neurons. For 3 x 32 x 32 it has 62,006 parameters."""
+    """Build LeNet with ReLU, as NIID-Bench has it for CIFAR-10.
+
+    It has 5x5 convolutions of 6 and 16 maps without padding, each max-pooled 2x2, then 120, 84 and 10 neurons. For
+    3 x 32 x 32 it has 62,006 parameters.
+    """
     side = ((size - 4) // 2 - 4) // 2
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5),
@@ -81,7 +88,7 @@ def lenet(channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential
 
 
 class CharacterGru(nn.Module):
-    """Next character: an embedding of 8, one GRU, and a score for each character at each place."""
+    """A next-character model: an embedding of 8, one GRU, and a score for each character at each place."""
 
     def __init__(self, tokens: int, width: int = 256):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What clients minimise: the default for classification, and a user's own."""
+"""The objectives that clients minimise: the default for classification, and a user's own loss."""
 
 import math
 from typing import Any, cast
@@ -11,11 +11,11 @@ from fedaccord.core.batches import IGNORED
 from fedaccord.core.records import Hyper, LossFunction, Objective
 
 WORST = 2.0
-"""Times the cross-entropy of a guess: what an example may count at most where clients may lie."""
+"""The most that an example may count where clients may lie, as a multiple of the cross-entropy of a guess."""
 
 
 def classification(output: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
-    """L_C + entropy_weight * L_ER, each the mean over the batch.
+    """Compute L_C + entropy_weight * L_ER, each the mean over the batch.
 
     Eq. 8: L_ER(x) = max(0, H_min - H(softmax(a_M(x)))), per sample as printed. In a sequence every place that has a
     target is a sample: output (examples, places, classes), targets (examples, places).
@@ -30,22 +30,26 @@ def classification(output: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
 
 
 def bounded(output: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
-    """The same as a yardstick that no class can spoil: an example's cross-entropy counts twice that of a guess at most.
+    """Compute L_C + entropy_weight * L_ER with an example's cross-entropy limited to twice that of a guess.
 
-    A liar can unlearn its class without end; by the plain mean every round would then look like a bad one.
+    It measures L_t where clients may lie: a liar can unlearn its class without end, and by the plain mean every round
+    would then look like a bad one.
     """
     weight, most = hyper.get("entropy_weight", 0.0), WORST * math.log(output.shape[-1])
     return sequences(output.flatten(0, -2), targets.flatten(), lowest_of(hyper, output), weight, most)
 
 
 def lowest_of(hyper: Hyper, output: Tensor) -> float:
-    """H_min."""
+    """Return H_min, as the hyper-parameters have it or else the default for the number of classes."""
     lowest = hyper.get("entropy_min")
     return default_entropy_min(output.shape[-1]) if lowest is None else float(lowest)
 
 
 def sequences(output: Tensor, targets: Tensor, lowest: float, weight: float, most: float = math.inf) -> Tensor:
-    """Both terms where some samples have no target: (samples, classes) and (samples,). `most`: of a cross-entropy."""
+    """Compute L_C + weight * L_ER over the samples that have a target.
+
+    The shapes are (samples, classes) and (samples,). `most`: the limit on a sample's cross-entropy.
+    """
     log_p = log_softmax(output, dim=1)
     there = (targets != IGNORED).to(output.dtype)
     each = nll_loss(log_p, targets, ignore_index=IGNORED, reduction="none").clamp(max=most)
@@ -55,12 +59,12 @@ def sequences(output: Tensor, targets: Tensor, lowest: float, weight: float, mos
 
 
 def default_entropy_min(classes: int) -> float:
-    """H_min where the paper gives none: 2.0 nats for ten classes."""
+    """Return the default H_min, for which the paper gives no value: 2.0 nats for ten classes."""
     return round(0.87 * math.log(classes), 4)
 
 
 class Classification(torch.autograd.Function):
-    """The two terms with their gradient written out: a third of the calls that autograd would need for it.
+    """L_C and L_ER with their gradient written out: a third of the calls that autograd would need for it.
 
     With p = softmax(a) and y the one-hot target, dL_C/da = p - y and, where H < H_min, dL_ER/da = p (log p + H).
     """
@@ -91,7 +95,7 @@ class Classification(torch.autograd.Function):
 
 
 def objective_of(loss: LossFunction | None) -> Objective:
-    """A user's loss(output, targets) as an objective; None: classification with the entropy term."""
+    """Return a user's loss(output, targets) as an objective; for None, classification with the entropy term."""
     if loss is None:
         return classification
     return lambda output, targets, hyper: loss(output, targets)

@@ -1,4 +1,4 @@
-"""A task = data + split + model + baseline schedule: defined once, run on every engine. And the named presets."""
+"""Tasks, each with its data, split, model and baseline schedule: defined once, run on every engine; and the presets."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from fedaccord.metrics import Metrics
 from fedaccord.models import CharacterGru, cifar_cnn, kws_cnn, lenet, mnist_mlp
 
 ALIKE = ("iid", "quantity")
-"""Splits whose clients are alike in classes: they use a task's iid schedule, all others its non-iid one."""
+"""Splits that give all clients similar shares of classes: they use a task's iid schedule, others its non-iid one."""
 
 
 def no_model() -> nn.Module:
@@ -35,10 +35,10 @@ def no_model() -> nn.Module:
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained on which data, in one of two ways, or both.
+    """What is trained, and on which data: one data set to be divided, the clients' own data, or both.
 
     data              one data set, to be divided among the clients as the settings say: a simulation
-    load_my_data      client number -> what that client holds: called on the client's own machine, nothing is divided
+    load_my_data      client number -> what that client holds; called on the client's own machine, nothing is divided
     load_server_data  the server's validation and test set, where there is no `data`; either may be None
     loss              loss(output, targets), the mean over a batch; None: classification (Eq. 8 where clients differ)
     metrics           what is measured on the test set: names, or name -> function(outputs, targets) or Metric; None:
@@ -71,19 +71,19 @@ class Task:
             raise SettingsError(f"task {self.name}: give it data (to be divided) or load_my_data (a client's own)")
 
     def defaults(self, split: str) -> dict[str, Any]:
-        """What this task sets where the user says nothing."""
+        """Return the values that this task gives to settings for which the user gives none."""
         own = {"split": "natural"} if self.data is None else {}
         for name, value in (("optimizer", self.optimizer), ("travels", self.travels)):
             own |= {} if value is None else {name: value if isinstance(value, str) else config.OWN}
         return {**own, **self.settings, **self.schedule.get("iid" if split in ALIKE else "non-iid", {})}
 
     def resolved(self, **own: Any) -> Settings:
-        """The task's settings, with these in place of its defaults."""
+        """Return the task's settings, with these values in place of its defaults."""
         split = own.get("split", self.settings.get("split", "non-iid"))
         return config.make(self.defaults(split), {"task": self.name}, own)
 
     def data_set(self) -> DataSet:
-        """The data set that is to be divided."""
+        """Load the data set that is to be divided; raise SettingsError if the task has none."""
         if self.data is None:
             raise SettingsError(f"task {self.name}: every client brings its own data, there is no data set to divide")
         return self.data()
@@ -95,12 +95,12 @@ class Task:
 
 
 def table_mlp(inputs: int, outputs: int, width: int = 32) -> nn.Module:
-    """For a small table: one hidden layer."""
+    """Build a network with one hidden layer, for a small table."""
     return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs))
 
 
 def squared_error(output: Tensor, targets: Tensor) -> Tensor:
-    """Half the mean squared error of one number each."""
+    """Return half the mean squared error, for outputs (examples, 1) and targets (examples,)."""
     return mse_loss(output.squeeze(1), targets) / 2
 
 
@@ -110,7 +110,7 @@ MNIST_SCHEDULE = {
 }
 
 NAMED = {"entropy_weight": 1.0}
-"""Of all named tasks: accuracy is what the paper's tables have, so the entropy term is on however clients differ."""
+"""Defaults that several presets share: the paper's tables show accuracy, so the entropy term is on for any split."""
 
 PRESETS = {
     task.name: task
@@ -140,7 +140,7 @@ PRESETS = {
             },
         ),
         Task(
-            "cifar10_lenet",  # as NIID-Bench has it: pixels from 0 to 1, torch's own start, no entropy term
+            "cifar10_lenet",  # as in NIID-Bench: pixels from 0 to 1, torch's default initialisation, no entropy term
             cifar10.load,
             lenet,
             Pixels((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
@@ -178,7 +178,7 @@ PRESETS = {
                 "test_every": 20,
                 "lr": 1.0,
                 "steps": 10,
-                "entropy_weight": 0.0,  # a role has most characters
+                "entropy_weight": 0.0,  # each role has most of the characters
             },
             metrics="accuracy, bits",
         ),
@@ -209,7 +209,7 @@ PRESETS = {
 
 
 def find_task(name: str, image_size: int = 0) -> Task:
-    """A preset by its name; or a task made from a folder of pictures, an .npz file, or a Python file's variable."""
+    """Return a preset by its name, or a task from a folder of pictures, an .npz file, or a Python file's variable."""
     name = "kws" if name == "speech_commands" else name
     if name in PRESETS:
         return PRESETS[name]
@@ -233,7 +233,7 @@ def find_task(name: str, image_size: int = 0) -> Task:
 
 
 def from_data(name: str, load: Callable[[], DataSet]) -> Task:
-    """A task for data alone: its own mean and deviation, and a network that suits its shape."""
+    """Build a task from data alone, with the data's own mean and deviation and a network that suits its shape."""
     data = load()
     inputs = data.train.inputs
     prepare: Prepare = as_stored

@@ -1,4 +1,4 @@
-"""One client by itself, or one that holds everything: the yardsticks of a comparison, as runs of one client."""
+"""Runs of a single client, as baselines of a comparison: one by itself, or one that holds all data."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,10 @@ from fedaccord.core.records import ClientData, Examples
 def those_who_train(
     settings: Settings, clients: list[ClientData], everything: ClientData | None = None
 ) -> list[ClientData]:
-    """All clients; or one alone, if the settings say so. `everything`: what they hold together, if that is at hand."""
+    """Return all clients, or a single one if the settings say so.
+
+    `everything`: what all clients hold together, if that is at hand.
+    """
     if not settings.alone:
         return clients
     if settings.alone == ALL_DATA:
@@ -25,7 +28,7 @@ def those_who_train(
 
 
 def pooled(clients: Sequence[ClientData]) -> ClientData:
-    """What several clients hold, as if it were one's."""
+    """Join the data of several clients, as if it were that of one."""
     held = [client for client in clients if isinstance(client, Examples)]
     if len(held) < len(clients):
         raise SettingsError("alone = all: clients whose data is read as it is needed cannot be pooled")

@@ -1,4 +1,4 @@
-"""Who counts in a run, who does not, since when and why: read off the round logs, for every view and for the end."""
+"""Which clients count in a run and which do not, since when and why: read off the round logs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from fedaccord.core.records import RoundLog
 
 NAMED = 5
-"""More clients than this are counted in a sentence, not named."""
+"""A sentence names at most this many clients; of more it gives the number, and names the first."""
 NO_DATA = "it has no data"
 NOBODY = 3
-"""Rounds in a row without a single usable update, nor half the rate, after which a run ends with an error."""
+"""A run ends with an error after so many rounds in a row without a usable update or a halved learning rate."""
 
 
 @dataclass(frozen=True)
 class Absence:
-    """Since which round a client has not counted, and the newest reason."""
+    """The round since which a client has not counted, and the newest reason."""
 
     since: int
     why: str
@@ -22,15 +22,15 @@ class Absence:
 
 @dataclass
 class Attendance:
-    """Folds one round after the other; a client that was not drawn in a round changes nothing."""
+    """A record of who counts, which takes in one round after the other; it ignores clients outside a round's cohort."""
 
     counted: set[int] = field(default_factory=set)  # clients whose update was used at least once
     absent: dict[int, Absence] = field(default_factory=dict)
-    empty_rounds: int = 0  # in a row, in which clients were refused and nobody counted; anew where the rate falls
-    rate: float = 0.0  # of the last round, where it is tuned
+    empty_rounds: int = 0  # in a row, in which clients were refused and nobody counted; 0 after the rate fell by half
+    rate: float = 0.0  # the learning rate of the last round, where it is tuned
 
     def add(self, log: RoundLog) -> list[str]:
-        """Take in a round; return a sentence for every change."""
+        """Take in a round, and return a sentence for every change."""
         reasons = {entry["client"]: entry["why"] for entry in log.refused}
         rate = log.hyper.get("lr", 0.0)
         if rate < self.rate / 2:  # a tuner that brings it down may yet find one at which nobody blows up
@@ -39,7 +39,7 @@ class Attendance:
         return self.note(log.round, log.cohort, {int(client) for client in log.clients}, reasons)
 
     def note(self, round: int, cohort: Iterable[int], present: set[int], reasons: Mapping[int, str]) -> list[str]:
-        """The same from its parts: who was asked, who counted, and why others did not."""
+        """Take in who was asked in a round, who counted and why others did not; return a sentence for every change."""
         lost, back = {}, sorted(present & self.absent.keys())
         for client in cohort:
             if client not in present:
@@ -61,12 +61,12 @@ class Attendance:
         return said
 
     def never(self) -> list[str]:
-        """A sentence for each reason why clients of the cohorts have never counted."""
+        """Return a sentence for each reason why clients that were asked have never counted."""
         missing = {client: gone.why for client, gone in self.absent.items() if client not in self.counted}
         return [f"{names(group)} never counted: {why}" for why, group in by_reason(missing)]
 
     def sentences(self) -> list[str]:
-        """All who do not count at the end: those who never did, then the others with the round they were lost in."""
+        """Return sentences on all absent clients: those that never counted, then the others and since when."""
         gone = {
             client: f"since round {gone.since}: {gone.why}"
             for client, gone in self.absent.items()
@@ -75,12 +75,12 @@ class Attendance:
         return self.never() + [f"{names(group)} did not count {when}" for when, group in by_reason(gone)]
 
     def now(self) -> str:
-        """The absent clients in a few words, or nothing."""
+        """Name the absent clients in a few words; return an empty string if there are none."""
         return f"without {names(sorted(self.absent))}" if self.absent else ""
 
 
 def attendance(logs: Iterable[RoundLog]) -> Attendance:
-    """Of a whole run so far."""
+    """Return the record of who counts after all these rounds."""
     found = Attendance()
     for log in logs:
         found.add(log)
@@ -88,7 +88,7 @@ def attendance(logs: Iterable[RoundLog]) -> Attendance:
 
 
 def by_reason(clients: dict[int, str]) -> list[tuple[str, list[int]]]:
-    """Clients with the same reason share a sentence."""
+    """Group the clients that have the same reason, so that they share a sentence."""
     groups: dict[str, list[int]] = {}
     for client in sorted(clients):
         groups.setdefault(clients[client], []).append(client)
@@ -96,7 +96,7 @@ def by_reason(clients: dict[int, str]) -> list[tuple[str, list[int]]]:
 
 
 def names(clients: Sequence[int]) -> str:
-    """'client 3', 'clients 3, 4 and 7', '120 clients (0, 1, 2, 3, 4 ...)'."""
+    """Name clients in a sentence: 'client 3', 'clients 3, 4 and 7', '120 clients (0, 1, 2, 3, 4 ...)'."""
     if len(clients) == 1:
         return f"client {clients[0]}"
     if len(clients) > NAMED:

@@ -1,4 +1,4 @@
-"""From a task and settings to an Experiment that is ready to run on this machine."""
+"""Builds an Experiment that is ready to run on this machine from a task and its settings."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,35 +52,35 @@ from fedaccord.tasks import Task
 
 @dataclass(frozen=True)
 class Setup:
-    """An experiment that is ready to run, and what there is to know about it."""
+    """An experiment that is ready to run, and all that there is to say about it."""
 
     settings: Settings  # nothing left open
     method: Method
     experiment: Experiment
     model: nn.Module  # holds w_1
-    engine: str  # which, and why
+    engine: str  # its name, and why it was chosen
     entropy: str  # whether the entropy term is on, and why
     travel: Travel
     metrics: tuple[Metric, ...] = ()  # what is measured on the test set
     counts: np.ndarray | None = None  # examples by client and class
     classes: tuple[str, ...] = ()
     remarks: list[str] = field(default_factory=list)  # what a person should know before the first round
-    by_class: Callable[..., ByClass | None] = lambda *_: None  # (round, params) -> what is known class by class
-    code: dict[str, str] = field(default_factory=dict)  # what the user's own code is known by after a resume
+    by_class: Callable[..., ByClass | None] = lambda *_: None  # (round, params) -> labels and results by class
+    code: dict[str, str] = field(default_factory=dict)  # hashes that tell after a resume whether code has changed
 
     @property
     def params(self) -> Params:
-        """w_1: what travels of the model."""
+        """w_1: the tensors of the model that travel."""
         return read_params(self.model, self.travel.names)
 
 
 def from_task(task: Task, settings: Settings) -> Setup:
-    """Gather the task's data here, divided as the settings say, and put everything together."""
+    """Build a simulation of a task, whose data is gathered here and divided as the settings say."""
     return simulation_of(parts_of(task, settings))
 
 
 def simulation_of(parts: Parts) -> Setup:
-    """Server and clients on this machine, with the engine that suits them or was asked for."""
+    """Build server and clients on this machine, with the engine that suits them or was asked for."""
     parts.method.prepare(parts.model, parts.settings.values())
     parts, told_home = settle_home(parts)
     site = site_of(parts, [each for each in (parts.validation, parts.test) if each is not None])
@@ -107,12 +107,15 @@ def simulation_of(parts: Parts) -> Setup:
 
 
 def marks_of(clients: Sequence[ClientData]) -> Iterator[torch.Tensor]:
-    """What the clients' data is known by after a resume."""
+    """Yield the tensors by which the clients' data is recognised after a resume."""
     return (tensor for client in clients for tensor in client.marks())
 
 
 def setup_of(parts: Parts, experiment: Experiment, told: str, entropy: str, remarks: list[str]) -> Setup:
-    """`told`: which engine runs the clients, and why; `remarks`: what there is to say about the model's start."""
+    """Join an experiment with all that there is to say about it.
+
+    `told`: which engine runs the clients, and why; `remarks`: what a person should know before the first round.
+    """
     return Setup(
         parts.settings,
         parts.method,
@@ -131,7 +134,7 @@ def setup_of(parts: Parts, experiment: Experiment, told: str, entropy: str, rema
 
 
 def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
-    """What it takes to run these clients; the model is put in the form in which it runs best."""
+    """Build the Site that runs these clients, and bring the model into the form in which it runs best."""
     settings, model, clients, prepare = parts.settings, parts.model, parts.clients, parts.prepare
     device = find_device(settings.device)
     model.to(device)
@@ -169,7 +172,10 @@ def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
 def held_back(
     clients: Sequence[ClientData], share: float, seed: int
 ) -> tuple[Sequence[ClientData], Sequence[ClientData]]:
-    """What each client trains on, and what it keeps to measure the metrics on; a single example is trained on."""
+    """Split each client's data into what it trains on and what it measures the metrics on.
+
+    A client with a single example trains on it.
+    """
     if not share:
         return clients, ()
     pairs = []
@@ -181,7 +187,10 @@ def held_back(
 
 
 def settle_home(parts: Parts) -> tuple[Parts, list[str]]:
-    """Where a part of the model is each client's own, nobody but the clients can measure anything: then they do."""
+    """Let the clients measure everything if a part of the model is each client's own, since nobody else can.
+
+    Return the parts for that, and what to tell the user.
+    """
     home = travel_of(parts.model, travels_of(parts)).home
     if not home:
         return parts, []
@@ -196,12 +205,12 @@ def settle_home(parts: Parts) -> tuple[Parts, list[str]]:
 
 
 def start_at_home(site: Site) -> None:
-    """A client's own part starts as the model does, once that is drawn."""
+    """Let the clients' own part of the model start with the model's first weights, once they are drawn."""
     site.stays.update(read_params(site.model, site.stays))
 
 
 def optimizer_of(parts: Parts) -> ClientOptimizer:
-    """What the clients step with: the task's own function, or what the settings name."""
+    """Return the optimizer that the clients step with: the task's own function, or the one that the settings name."""
     settings = parts.settings
     own = parts.optimizer if settings.optimizer == OWN else None
     make = own or by_name(settings.optimizer)
@@ -212,7 +221,7 @@ def optimizer_of(parts: Parts) -> ClientOptimizer:
 
 
 def optimizer_state(site: Site, hyper: Hyper) -> Packages:
-    """Tensors like those that a client keeps of its optimizer, if it keeps any."""
+    """Return tensors like those that a client keeps of its optimizer's state, or none if it keeps none."""
     if not site.optimizer.keep:
         return {}
     order = Order(0, (), read_params(site.model, site.names), hyper, down=site.method.down)
@@ -223,17 +232,17 @@ def optimizer_state(site: Site, hyper: Hyper) -> Packages:
 
 
 def travels_of(parts: Parts) -> Travels:
-    """Which of the model's tensors travel: the task's own predicate, or what the settings say."""
+    """Return the rule for which of the model's tensors travel: the task's own predicate, or what the settings say."""
     return own_travels(parts.travels, parts.settings)
 
 
 def known_sizes(sizes: Sizes | None, clients: int) -> Mapping[int, int] | None:
-    """How many examples each client has, if that is known of all."""
+    """Return how many examples each client has, or None if that is not known of all."""
     return sizes.known if sizes is not None and sizes.known.keys() >= set(range(clients)) else None
 
 
 def guard_of(parts: Parts, everyone: bool) -> Guard:
-    """What becomes of a round; `everyone`: all clients train in every one."""
+    """Build the guard, which decides what becomes of a round; `everyone`: all clients train in every round."""
     settings, (method, chosen) = parts.settings, choosing(parts)
     limits: dict[str, Any] = {
         "guards": settings.guards,
@@ -250,7 +259,7 @@ def guard_of(parts: Parts, everyone: bool) -> Guard:
 def experiment_for(
     parts: Parts, engine: Engine, clients: int, cores: int = 1, sizes: Sizes | None = None
 ) -> Experiment:
-    """The server's side: how hyper-parameters are chosen, what becomes of the updates, and how it is measured.
+    """Build the server's side: how it chooses hyper-parameters, what it makes of updates, and how it measures a model.
 
     `sizes`: how many examples each client trains on, as far as the server knows.
     """
@@ -289,7 +298,7 @@ def experiment_for(
 
 
 def watched_metric(parts: Parts) -> Metric | None:
-    """The metric by which the best model is told; None: by the loss, or nobody asks for it."""
+    """Return the metric by which the best model is chosen; None if that is the loss, or no best model is kept."""
     keep = parts.settings.keep
     if keep in (LAST, BEST):
         return None
@@ -300,7 +309,7 @@ def watched_metric(parts: Parts) -> Metric | None:
 
 
 def watch_of(settings: Settings, metric: Metric | None, evaluator: Evaluator | None) -> Watch | None:
-    """How the best model is told and how long it is waited for, if anybody asks for it."""
+    """Return how the best model is chosen and how long a run waits for a better one; None if neither is asked for."""
     if settings.keep == LAST and not settings.patience:
         return None
     if evaluator is None:
@@ -315,11 +324,11 @@ def watch_of(settings: Settings, metric: Metric | None, evaluator: Evaluator | N
 
 
 def length_of(parts: Parts, everyone: bool) -> Length | None:
-    """How far the server goes along the clients' mean step; None: just as far. `everyone`: all train in every round.
+    """Return what chooses the length of the server's step along the clients' mean step; None: just that step.
 
-    To look for it takes the running mean, since by the loss of the last model it would be greedy, and a set of the
-    server's, without which the norms of the clients' steps must do. A part of the clients raises the loss by itself
-    where they differ, so a step of theirs is not shortened for that.
+    To search for it takes the running mean, since by the loss of the last model it would be greedy, and a set of the
+    server's, without which the norms of the clients' steps must do. Unless `everyone` trains in every round, a cohort
+    may raise the loss only because clients differ, so its step is not shortened for that.
     """
     settings = parts.settings
     if settings.replay:
@@ -331,18 +340,18 @@ def length_of(parts: Parts, everyone: bool) -> Length | None:
 
 
 def choosing(parts: Parts) -> tuple[Method, Settings]:
-    """The method by which hyper-parameters are chosen, and its settings: of a replay, those of the run it repeats."""
+    """Return the method that chooses the hyper-parameters, and its settings; in a replay, those of the original run."""
     if parts.settings.replay:
-        with contextlib.suppress(SettingsError):  # a method of one's own, which has no name to find it by
+        with contextlib.suppress(SettingsError):  # a user's own method, which no name finds
             settings = read_settings(Path(parts.settings.replay))
             return find(settings.method), settings
     return parts.method, parts.settings
 
 
 def measure_of(parts: Parts, trusting: bool = True) -> LossFunction:
-    """What L_t is measured by: what the clients minimise, with the settings' entropy term even where it is tuned.
+    """Return the loss that L_t is measured by: the clients' own, with the settings' entropy term even if it is tuned.
 
-    `trusting`: nobody may unlearn a class to spoil it; a loss of the user's own is taken as it is.
+    `trusting`: no client is expected to unlearn a class in order to spoil it. A user's own loss is taken as it is.
     """
     # PAPER (line 15): "the loss of the aggregate model". HERE: with the entropy term. WHY: without it a model that is
     # just more sure of itself has a smaller loss, and the reward is mostly noise; see docs/deviations.md.
@@ -355,7 +364,7 @@ def measure_of(parts: Parts, trusting: bool = True) -> LossFunction:
 
 
 def policy_of(settings: Settings, method: Method, sizes: Mapping[int, int] | None = None) -> Policy:
-    """Where the hyper-parameters come from: another run, the method, or the fixed schedule of the settings."""
+    """Return the policy for the hyper-parameters: a replay, the method's own, or the settings' fixed schedule."""
     first = hyper_of(settings, method)
     if settings.replay:
         lines = list(read_rounds(Path(settings.replay)))
@@ -382,12 +391,12 @@ def policy_of(settings: Settings, method: Method, sizes: Mapping[int, int] | Non
 
 
 def sendable(method: Method) -> dict[str, Setting]:
-    """The settings that are hyper-parameters: they reach the clients, and a policy may choose them."""
+    """Return the settings that are hyper-parameters: they reach the clients, and a policy may choose them."""
     brought = {**FIELDS, **method.settings}
     return {name: each for name, each in brought.items() if each.hyper or name in OPTIMIZER}
 
 
 def hyper_of(settings: Settings, method: Method) -> Hyper:
-    """Their values, as the settings say."""
+    """Return the hyper-parameters with the values that the settings give them."""
     own = {name: settings[name] for name in sendable(method) if name not in OPTIMIZER}
     return Hyper(**{name: settings[name] for name in OPTIMIZER}, own=own)

@@ -23,10 +23,10 @@ OURS = (PACKAGE, "torch")
 
 
 def code_of(settings: Settings, model: nn.Module, loss: LossFunction | None) -> dict[str, str]:
-    """What a run's code is known by: the package's version, and a hash for each piece of a user's own code.
+    """Return what identifies a run's code: the package's version, and a hash for each piece of a user's own code.
 
     These are the files of task and method, the model's form and the source of its classes, and the source of the loss.
-    What has no source to be found, such as a class that was typed into a prompt, or a lambda, is left out.
+    Code whose source cannot be found, such as a class that was typed into a prompt, or a lambda, is left out.
     """
     found = {PACKAGE: __version__}
     for kind, name in (("task", settings.task), ("method", settings.method)):
@@ -35,7 +35,7 @@ def code_of(settings: Settings, model: nn.Module, loss: LossFunction | None) -> 
                 found[f"the {kind} file {file.name}"] = sha256(file.read_bytes())
     classes = {type(module) for module in model.modules()}
     own = sorted(source_of(each) for each in classes if each.__module__.partition(".")[0] not in OURS)
-    form = re.sub(r"0x[0-9a-f]+", "", repr(model))  # not where it lies in memory
+    form = re.sub(r"0x[0-9a-f]+", "", repr(model))  # without addresses in memory
     found["the model"] = sha256("\n".join([form, *own]).encode())
     if loss is not None and (source := source_of(loss)):
         found["the loss"] = sha256(source.encode())
@@ -47,7 +47,7 @@ def sha256(data: bytes) -> str:
 
 
 def source_of(code: Any) -> str:
-    """The source of a class or a function that has a name; nothing if it is not to be found."""
+    """Return the source of a class or a named function, or an empty string if it cannot be found."""
     if getattr(code, "__name__", "<lambda>") == "<lambda>":  # its lines may hold other things too
         return ""
     try:
@@ -57,14 +57,14 @@ def source_of(code: Any) -> str:
 
 
 def other_code(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What is not as it was when the run began, in words; nothing is known of a run of before this was noted."""
+    """Name the code that has changed since the run began; what an older run did not note counts as unchanged."""
     told = [name for name in before if name != PACKAGE and name in now and now[name] != before[name]]
     version = before.get(PACKAGE, now[PACKAGE])
     return [*told, *([f"fedaccord (it was {version}, this is {now[PACKAGE]})"] if version != now[PACKAGE] else [])]
 
 
 def other_settings(before: Mapping[str, Any], settings: Settings) -> list[str]:
-    """The settings that must stay and are not as in a run folder's file, each with both values."""
+    """Name the settings that must stay and differ from those in a run folder's file, each with both values."""
     now = tomllib.loads(config.to_toml(settings))
     brought = config.table(try_to_find(settings.method))
     told = []
@@ -73,13 +73,13 @@ def other_settings(before: Mapping[str, Any], settings: Settings) -> list[str]:
         was, is_ = (alike(name, each.get(name, LATER.get(name))) for each in (before, now))
         if was != is_ and role not in (LENGTH, OPERATION):
             told.append(f"{name} = {shown(was)} there, {shown(is_)} here")
-            if name == "method":  # what else is not the same comes with it
+            if name == "method":  # the other differences come with it
                 return told[-1:]
     return told
 
 
 def alike(name: str, value: Any) -> Any:
-    """The same word for engines that give the same bits."""
+    """Return the value by which a setting is compared: the same word for engines that give the same bits."""
     return "serial" if name == "engine" and value != "stacked" else value
 
 

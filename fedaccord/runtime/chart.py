@@ -15,7 +15,7 @@ from fedaccord.runtime.live import View, figures, percentages
 
 COLOURS = ("#bc6c25", "#2a6f97", "#588157", "#7b2cbf", "#c1121f", "#444444")
 SECONDS = 1.0
-"""A live chart is drawn anew at most this often."""
+"""A live chart is drawn anew at most once in so many seconds."""
 
 
 def curves(logs: Sequence[RoundLog], metrics: Sequence[Metric], title: str = "") -> Any:
@@ -90,7 +90,7 @@ class NotebookView(View):
         self.drawn = time.monotonic()
 
     def title(self) -> str:
-        """Where the run stands, in one line."""
+        """Say in one line where the run stands."""
         if not self.logs:
             return "the first round is under way ..."
         last, rounds = self.logs[-1], self.setup.settings.rounds

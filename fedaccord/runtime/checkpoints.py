@@ -1,7 +1,7 @@
 """Checkpoints of a run: all tensors of the server's state, and a manifest that says what they are.
 
-The manifest is written last, so with it the checkpoint exists. It carries the SHA-256 of the tensors and of itself, and
-the length that the log had; anything that is damaged is as good as absent.
+The manifest is written last: once it is there, the checkpoint exists. It carries the SHA-256 of the tensors and of
+itself, and the length that the log had. A damaged checkpoint counts as absent.
 """
 
 import dataclasses
@@ -28,11 +28,11 @@ class Checkpoint:
     state: ServerState
     about: str
     log_bytes: int
-    processor: str  # the kind it was written on
+    processor: str  # the kind that it was written on
 
 
 def write_checkpoint(folder: Path, state: ServerState, about: str, log_bytes: int) -> None:
-    """One more, on disk when this returns; the oldest beyond GENERATIONS go."""
+    """Write a checkpoint, which is on disk when this returns, and delete the oldest beyond GENERATIONS."""
     stem = f"{state.round:06d}"
     tensors = encode(flatten(packages_of(state)))
     write_durably(folder / f"{stem}.safetensors", tensors)
@@ -68,18 +68,18 @@ def write_checkpoint(folder: Path, state: ServerState, about: str, log_bytes: in
 
 
 def manifests(folder: Path) -> list[Path]:
-    """Those of all checkpoints, oldest first."""
+    """Return the manifests of all checkpoints, oldest first."""
     return by_round(folder, "json")
 
 
 def by_round(folder: Path, kind: str) -> list[Path]:
-    """The files of this kind that are named by a round, oldest first; others are somebody else's."""
+    """Return the files of this kind that are named by a round, oldest first; others are somebody else's."""
     found = (path for path in folder.glob(f"*.{kind}") if re.fullmatch("[0-9]+", path.stem))
     return sorted(found, key=lambda path: int(path.stem))
 
 
 def oldest_needed(folder: Path) -> dict[int, int]:
-    """Client -> the oldest round from which a checkpoint that is kept may have to go on."""
+    """Return for each client the oldest of its rounds from which a checkpoint in the folder may have to go on."""
     body = read_json(manifests(folder)[0])["body"]
     needed = {int(client): round for client, round in body["accepted"].items()}
     for client, round in (body["previous_accepted"] or {}).items():
@@ -88,7 +88,7 @@ def oldest_needed(folder: Path) -> dict[int, int]:
 
 
 def packages_of(state: ServerState) -> dict[str, Params]:
-    """All tensors of the state, by what they are."""
+    """Return all tensors of the state, in packages named by what they are."""
     found = {}
     for start, snapshot in (("", state.model), (PREVIOUS, state.previous)):
         if snapshot is not None:
@@ -111,7 +111,7 @@ def as_json(snapshot: Snapshot) -> dict[str, int]:
 
 
 def read_checkpoint(manifest: Path) -> Checkpoint | None:
-    """None if anything about it is damaged, be it a byte that changes no value."""
+    """Read a checkpoint; return None if anything about it is damaged, even a byte that changes no value."""
     try:
         data = read_up_to(manifest, NOTE)
         body = parse_json(data)["body"]
@@ -123,7 +123,7 @@ def read_checkpoint(manifest: Path) -> Checkpoint | None:
         model, before = snapshot_of(packages, "", body["accepted"]), None
         if body["previous_accepted"] is not None:
             before = snapshot_of(packages, PREVIOUS, body["previous_accepted"])
-        extremes = body.get("first_loss"), body.get("best_loss")  # not in a checkpoint of before the guard knew them
+        extremes = body.get("first_loss"), body.get("best_loss")  # not in a checkpoint from before the guard knew them
         kept = None if body.get("kept") is None else Best(**body["kept"], params=packages.get(KEPT, {}))
         state = ServerState(
             body["round"], model, body["loss"], body["policy"], before, body["last_loss"], *extremes, kept
@@ -134,7 +134,7 @@ def read_checkpoint(manifest: Path) -> Checkpoint | None:
 
 
 def check_manifest(body: Mapping[str, Any]) -> None:
-    """Raise a ValueError for what is of another type than `save` writes: whoever can seal it may have written it."""
+    """Raise ValueError for a field of the wrong type: a right checksum does not prove who wrote the manifest."""
     for name in ("loss", "last_loss", "first_loss", "best_loss"):
         if body.get(name) is not None and type(body[name]) not in (int, float):
             raise ValueError(f"{name} is no number")
@@ -151,6 +151,6 @@ def check_manifest(body: Mapping[str, Any]) -> None:
 
 
 def sealed(body: dict[str, Any]) -> bytes:
-    """The manifest with this body, which carries its checksum."""
+    """Return the bytes of the manifest with this body and its checksum."""
     text = json.dumps(body, sort_keys=True).encode()
     return json.dumps({"body": body, "sha256": hashlib.sha256(text).hexdigest()}, indent=1).encode()

@@ -1,4 +1,4 @@
-"""What is looked at before anything runs: whether the model fits the data, and in which form it runs best."""
+"""Checks before anything runs: whether the model fits the data, and in which form it runs best."""
 
 import copy
 import warnings
@@ -26,9 +26,9 @@ def check_model(
     device: torch.device,
     seed: int = 0,
 ) -> None:
-    """One trial on two examples: a model that does not fit the data is told in one line, before anything runs.
+    """Try the model on two examples, and raise an error of one line if it does not fit the data.
 
-    `loss` is the task's own; None: a classification, which wants a score for each class. `seed` is for layers that
+    `loss` is the task's own; None: a classification, which needs a score for each class. `seed` is for layers that
     take their size from the data, and draw their weights in this trial.
     """
     held = [part for part in (*clients, *others) if len(part)]
@@ -57,7 +57,7 @@ def check_model(
 
 
 def check_widths(clients: Sequence[ClientData]) -> None:
-    """Raise DataError if the clients' tables have not equally many columns."""
+    """Raise DataError unless the clients' tables all have the same number of columns."""
     first: tuple[int, int] | None = None
     for number, client in enumerate(clients):
         inputs = client.inputs if isinstance(client, Examples) and len(client) else None
@@ -70,7 +70,7 @@ def check_widths(clients: Sequence[ClientData]) -> None:
 
 
 def hint(model: nn.Module, examples: Examples) -> str:
-    """What to do about inputs of double precision or whole numbers; nothing if they are not what is wrong."""
+    """Advise what to do about inputs of double precision or whole numbers; return '' if they are not at fault."""
     own = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
     given = {tensor.dtype for tensor in leaves(examples.inputs)}
     if torch.float64 in given and torch.float64 not in own:
@@ -85,9 +85,9 @@ def has_embedding(model: nn.Module) -> bool:
 
 
 def check_scores(output: object, targets: Tensor, held: Sequence[ClientData]) -> None:
-    """A classification wants class numbers, and a score for each class, at each place of a sequence.
+    """Raise DataError unless targets are class numbers and outputs have a score for each class, at each place.
 
-    `output` and `targets` are of the same few examples. What is not in memory is looked at when it is read.
+    `output` and `targets` are of the same few examples. Targets that are not in memory are checked when they are read.
     """
     known = [part.targets for part in held if isinstance(part, Examples)] or [targets]
     for each in known:
@@ -106,13 +106,13 @@ def check_scores(output: object, targets: Tensor, held: Sequence[ClientData]) ->
 
 
 def check_loss(loss: LossFunction, output: Any, targets: Batch) -> None:
-    """A user's loss must give one number for a batch."""
+    """Raise an error unless a user's loss gives one number for a batch."""
     if isinstance(loss, type) or not callable(loss):
         named = f"; an object of it: {loss.__name__}()" if isinstance(loss, type) else ""
         raise SettingsError(f"loss: expected a function (output, targets) -> mean loss, not {described(loss)}{named}")
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("error", "Using a target size")  # torch's, where one side would be repeated
+            warnings.filterwarnings("error", "Using a target size")  # torch's warning that one side would be repeated
             value = loss(output, targets)
     except UserWarning:
         shapes = [tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__ for each in (output, targets)]
@@ -131,7 +131,7 @@ def check_loss(loss: LossFunction, output: Any, targets: Batch) -> None:
 def check_alone(
     model: nn.Module, clients: Sequence[ClientData], batch_size: int, prepare: Prepare, device: torch.device
 ) -> None:
-    """A batch of one is too little for a BatchNorm over features: whether somebody trains on such."""
+    """Raise DataError if a client trains on batches of one and the model cannot, as with BatchNorm over features."""
     number = next((n for n, client in enumerate(clients) if min(len(client), batch_size) == 1), None)
     if number is None:
         return
@@ -146,7 +146,7 @@ def check_alone(
 
 
 def settle_sizes(model: nn.Module, inputs: Batch | None, seed: int) -> None:
-    """Give layers that take their size from the data (LazyLinear) their first weights, where no client is checked."""
+    """Give layers that take their size from the data (LazyLinear) their first weights, where `check_model` has not."""
     if not any(map(is_lazy, model.parameters())):
         return
     if inputs is None:
@@ -161,9 +161,10 @@ def settle_sizes(model: nn.Module, inputs: Batch | None, seed: int) -> None:
 
 
 def lay_out(model: nn.Module, inputs: Batch) -> None:
-    """Channels-last memory for a model with two-dimensional convolutions, which run faster so: same sums, less moving.
+    """Put a model with two-dimensional convolutions into channels-last memory, in which they run faster.
 
-    A model that takes its activations apart by `view` cannot be run that way: it stays as it is.
+    The sums are the same, with less moving. A model that takes its activations apart by `view` cannot be run that way:
+    it stays as it is.
     """
     pictures = any(each.dim() == 4 for each in leaves(inputs))
     if not pictures or not any(isinstance(module, nn.Conv2d) for module in model.modules()):

@@ -1,6 +1,6 @@
-"""What a run knows class by class: the labels that each client holds, and how many of each its model gets right.
+"""A run's figures by class: the labels that each client holds, and how many of each class its model gets right.
 
-It is noted in the run folder before the first round (the labels) and after the last (the answers), outside the rounds.
+They are noted in a file of their own in the run folder: the labels before the first round, the answers after the last.
 """
 
 import dataclasses
@@ -22,26 +22,27 @@ from fedaccord.server.evaluate import Evaluator
 CLASSES = "classes.json"
 NOBODY: Mapping[int, Sequence[int]] = {}
 ROOM = 1_000_000
-"""Numbers of examples by client and class that are noted at most."""
+"""The most entries that a table of examples by client and class may have to be noted."""
 
 
 @dataclass(frozen=True)
 class ByClass:
-    """The classes' names, and numbers for each of them; a list is empty where nobody can know."""
+    """The classes' names, and counts for each of them; a list is empty where the counts cannot be known."""
 
     names: list[str]
     clients: list[list[int]] = dataclasses.field(default_factory=list)  # examples by client and class
-    round: int = 0  # after which the model answered
-    tested: list[int] = dataclasses.field(default_factory=list)  # test examples
+    round: int = 0  # the round after which the model was tested
+    tested: list[int] = dataclasses.field(default_factory=list)  # test examples by class
     right: list[int] = dataclasses.field(default_factory=list)  # those that the model got right
 
 
 def by_class(
     parts: Parts, round: int = 0, params: Params | None = None, told: Mapping[int, Sequence[int]] = NOBODY
 ) -> ByClass | None:
-    """What these parts tell; with the parameters that are handed out also the answers. None: there are no classes.
+    """Return a run's figures by class: labels, and test results if `params` are given; None if there are no classes.
 
-    `told`: what clients of a real federation let the server know of the classes that they hold.
+    `params`: those that are handed out after this round. `told`: the counts of labels that clients of a real federation
+    let the server know.
     """
     counts = held(parts)
     rows = [] if counts is None else counts.tolist()
@@ -54,14 +55,17 @@ def by_class(
     names = [*parts.classes, *map(str, range(len(parts.classes), width))]
 
     def padded(row: list[int]) -> list[int]:
-        """Nobody need hold, or test, an example of every class that the model knows."""
+        """Fill up with zeros: nobody need hold, or test, an example of every class that the model knows."""
         return row + [0] * (len(names) - len(row)) if row else []
 
     return ByClass(names, [padded(row) for row in rows], round, padded(tested), padded(right))
 
 
 def held(parts: Parts) -> np.ndarray | None:
-    """Count the examples by client and class; the server of a real federation has no client's data, so it cannot."""
+    """Count the examples by client and class; return None if labels are not at hand, or the table would be too large.
+
+    The server of a real federation has no client's data, so it cannot count them.
+    """
     if parts.counts is not None:
         return parts.counts if parts.counts.size <= ROOM else None
     if parts.loss is not None:
@@ -77,7 +81,7 @@ def held(parts: Parts) -> np.ndarray | None:
 
 
 def labels_of(client: ClientData) -> np.ndarray | None:
-    """One class number for each example; None if there is none, or if it would have to be read from a disk."""
+    """Return a class number for each example; None if there is none, or if it would have to be read from a disk."""
     targets = client.targets if isinstance(client, Examples) else None
     if not isinstance(targets, torch.Tensor) or targets.dim() != 1 or targets.dtype != torch.int64:
         return None
@@ -86,7 +90,10 @@ def labels_of(client: ClientData) -> np.ndarray | None:
 
 
 def answers(parts: Parts, params: Params) -> tuple[list[int], list[int]]:
-    """Count the test examples of each class, and those that the model gets right; nothing if there are no classes."""
+    """Count the test examples of each class, and those that the model gets right.
+
+    Both lists are empty if there is no test set, or not one class for each example.
+    """
     if parts.test is None or parts.loss is not None:
         return [], []
     device = next(parts.model.parameters()).device
@@ -105,14 +112,14 @@ def answers(parts: Parts, params: Params) -> tuple[list[int], list[int]]:
 
 
 def write_classes(folder: Path, found: ByClass | None) -> None:
-    """Nothing is written of more clients and classes than anybody could look at."""
+    """Write a run's figures by class, unless there are none, or more than anybody could look at."""
     data = b"" if found is None else json.dumps(dataclasses.asdict(found)).encode()
     if 0 < len(data) <= NOTE:
         write_durably(folder / CLASSES, data)
 
 
 def read_classes(folder: Path) -> ByClass | None:
-    """None if the run has no classes, or is from before they were noted."""
+    """Read a run's figures by class; return None if it has no classes, or is from before they were noted."""
     try:
         found = ByClass(**read_json(folder / CLASSES))
         rows: Sequence[Sequence[int]] = [*found.clients, found.tested, found.right]

@@ -1,4 +1,4 @@
-"""Drives an experiment into a run folder: rounds, log, checkpoints, a clean stop."""
+"""Runs an experiment and records it in a run folder: rounds, log, checkpoints, a clean stop."""
 
 import os
 import signal
@@ -32,21 +32,21 @@ from fedaccord.runtime.trackers import Together, trackers
 @dataclass(frozen=True)
 class Outcome:
     state: ServerState
-    rounds: list[RoundLog]  # all of the run, also those from before it was resumed
-    stopped: bool  # a person asked it to stop before the last round
+    rounds: list[RoundLog]  # all rounds of the run, also those from before it was resumed
+    stopped: bool  # whether a person stopped it before the last round
     about: str  # the run's fingerprint
     warnings: list[str]  # what a person should know although the run went on
-    waited: int = 0  # rounds without a better model after which it ended early
-    classes: ByClass | None = None  # what is known class by class
+    waited: int = 0  # rounds without a better model after which it ended early; 0: it did not
+    classes: ByClass | None = None  # labels and test results by class
 
 
 def drive(
     setup: Setup, folder: RunFolder | None, view: View | None, others: Sequence[View] = (), anyway: bool = False
 ) -> Outcome:
-    """Run to the end, or go on from the folder's last checkpoint. Ctrl-C ends it after the round in progress.
+    """Run an experiment to its end, from the folder's last checkpoint if it has one.
 
-    `others`: whoever is told of the rounds besides the view and the trackers. `anyway`: go on although the code of
-    task, method or model is not what the run began with.
+    Ctrl-C stops it after the round in progress. `others`: views that are told of the rounds besides `view` and the
+    trackers. `anyway`: go on even if the code of task, method or model has changed since the run began.
     """
     experiment, settings = setup.experiment, setup.settings
     engine = experiment.engine
@@ -58,7 +58,7 @@ def drive(
         state, logs = begun(setup, folder, about, anyway, quiet=isinstance(view, JsonView))
         classes = None
         whole = attendance(logs)
-        present = Attendance()  # of this stretch: after a resume, clients get their chances anew
+        present = Attendance()  # since the start or the resume, which gives clients their chances anew
         log = logs[-1] if logs else None
         try:
             views.begin(logs)
@@ -96,7 +96,7 @@ def drive(
 
 @contextmanager
 def opened(engine: Engine, folder: RunFolder | None) -> Iterator[None]:
-    """The engine, ready for rounds; closed whatever happens."""
+    """Open the engine for the rounds, and close it whatever happens."""
     engine.open(folder.private if folder else None)
     try:
         yield
@@ -107,7 +107,10 @@ def opened(engine: Engine, folder: RunFolder | None) -> Iterator[None]:
 def begun(
     setup: Setup, folder: RunFolder | None, about: str, anyway: bool, quiet: bool
 ) -> tuple[ServerState, list[RoundLog]]:
-    """Where the run stands, and its rounds so far: those of the folder, or none. `quiet`: say only what is amiss."""
+    """Begin a run, or resume that of the folder; return its state and its rounds so far.
+
+    `quiet`: say only what is amiss.
+    """
     experiment, engine = setup.experiment, setup.experiment.engine
     found = folder.load() if folder else None
     logs = read_logs(folder) if folder else []
@@ -135,12 +138,12 @@ def begun(
 
 
 def read_logs(folder: RunFolder) -> list[RoundLog]:
-    """All rounds of the folder's log."""
+    """Return all rounds of the folder's log."""
     return [round_of(entry, folder.path / ROUNDS) for entry in folder.rounds()]
 
 
 def check_same(setup: Setup, folder: RunFolder, found: Checkpoint, about: str, anyway: bool) -> None:
-    """Raise RunError unless this is the run that the folder holds; other code may be waved through."""
+    """Raise RunError unless this is the run that the folder holds; with `anyway`, its code may have changed."""
     if told := other_settings(read_raw(folder.path), setup.settings):
         raise RunError(f"{folder.path}: holds a run with other settings: {'; '.join(told)}; choose another folder")
     if found.state.round > setup.settings.rounds:
@@ -157,7 +160,7 @@ def check_same(setup: Setup, folder: RunFolder, found: Checkpoint, about: str, a
 
 
 def give_up_alone(present: Attendance, log: RoundLog, folder: RunFolder | None, remarks: Sequence[str]) -> None:
-    """End a run in which nobody has counted for several rounds: it would only burn its rounds.
+    """Raise RunError if no client has counted for several rounds, since further rounds would only be wasted.
 
     `remarks`: what was said before the first round, which may well be the reason.
     """
@@ -170,7 +173,7 @@ def give_up_alone(present: Attendance, log: RoundLog, folder: RunFolder | None, 
 
 
 def tell_of_another_processor(before: str, folder: RunFolder) -> None:
-    """Say in one line that from here on the bits may not be those of the processor that the run was on before."""
+    """Warn in one line if the run was on another kind of processor before: from here on its bits may differ."""
     now = processor_kind()
     if before and before != now:
         tell(
@@ -180,19 +183,19 @@ def tell_of_another_processor(before: str, folder: RunFolder) -> None:
 
 
 def tell(sentence: str) -> None:
-    """Print a line that everybody should see, whatever view there is."""
+    """Print a line on standard error that everybody should see, whatever the view."""
     print(f"fedaccord: {sentence}", file=sys.stderr, flush=True)
 
 
 def checkpoint(engine: Engine, folder: RunFolder, state: ServerState, about: str = "") -> None:
-    """What the clients keep first, then the server's state: a checkpoint never names what is not there."""
+    """Save what the clients keep, then the server's state, so that no checkpoint names what is not there."""
     engine.save()
     folder.save(state, about)
     engine.prune(folder.needed())
 
 
 def on_device(state: ServerState, model: nn.Module) -> ServerState:
-    """A checkpoint is read to the CPU; the run goes on where the model is."""
+    """Move a state to the device that the model is on; a checkpoint is read to the CPU."""
     device = next(model.parameters()).device
 
     def there(params: Params) -> Params:
@@ -209,7 +212,7 @@ def on_device(state: ServerState, model: nn.Module) -> ServerState:
 
 @contextmanager
 def stop_request() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C (or SIGTERM) sets; a second Ctrl-C stops at once."""
+    """Yield an event that the first Ctrl-C (or SIGTERM) sets; a second Ctrl-C stops at once."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked  # signals belong to the main thread
@@ -218,7 +221,7 @@ def stop_request() -> Iterator[threading.Event]:
     def handle(number: int, frame: FrameType | None) -> None:
         if asked.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if not asked.is_set():  # print may be in the middle of a line of its own
+        if not asked.is_set():  # not print: the signal may have interrupted one
             os.write(2, b"fedaccord: stopping after this round; Ctrl-C once more stops at once\n")
         asked.set()
 

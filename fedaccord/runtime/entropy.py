@@ -1,7 +1,7 @@
-"""Whether the entropy term (Eq. 8) is on, where nobody has said so.
+"""Decides whether the entropy term (Eq. 8) is on where the settings leave it open.
 
-It keeps clients of few classes from becoming sure of what they have, and costs a model its probabilities: they stay as
-even as H_min. So it is on where the clients are opposed, and off where they agree. The clients' first steps tell.
+The term keeps clients of few classes from becoming sure of what they have, and costs a model its probabilities: they
+stay as even as H_min. So it is on where the clients are opposed, and off where they agree. Their first steps tell.
 """
 
 import math
@@ -22,17 +22,17 @@ from fedaccord.runtime.parts import Parts
 from fedaccord.runtime.start import PLAIN, trial_copy
 
 CLIENTS, EXAMPLES = 20, 128
-"""How many clients are looked at, and how many examples of each."""
+"""The most clients that are compared, and the most examples of each."""
 OPPOSED = 0.05
-"""The mean cosine of two clients' gradients below which they are opposed. Ten clients, two seeds, of digits, MNIST,
-keywords and CIFAR-10: one or two classes a client -0.11 to -0.03, Dirichlet 0.1 -0.15 to -0.04, iid 0.12 to 0.66;
-between those, by kind of data, five classes a client -0.09 to 0.12 and Dirichlet 1 -0.08 to 0.2."""
+"""The mean cosine of two clients' gradients below which they are opposed. Measured with ten clients and two seeds on
+digits, MNIST, keywords and CIFAR-10: one or two classes a client -0.11 to -0.03, Dirichlet 0.1 -0.15 to -0.04, iid 0.12
+to 0.66; between those, by kind of data, five classes a client -0.09 to 0.12 and Dirichlet 1 -0.08 to 0.2."""
 BLIND = "on: where clients bring their own data, nobody can compare them first (entropy_weight = 0 turns it off)"
-"""Also in the simulation of such a task: it must have the bits of the real federation."""
+"""This also holds in the simulation of such a task, which must have the bits of the real federation."""
 
 
 def settle_entropy(parts: Parts) -> tuple[Parts, str]:
-    """With the term's weight settled; and a sentence that says whether it is on, and why."""
+    """Settle the weight of the entropy term; return the parts with it, and a sentence on whether it is on, and why."""
     settings = parts.settings
     weight = settings.entropy_weight
     if parts.loss is not None:
@@ -60,7 +60,7 @@ def with_weight(parts: Parts, weight: float) -> Parts:
 
 
 def agreement(parts: Parts, clients: Sequence[ClientData]) -> float | None:
-    """The mean cosine of two clients' first steps, by the gradients of their cross-entropy; None: nobody has any."""
+    """Return the mean cosine of two clients' cross-entropy gradients; None if there are no two usable ones."""
     settings = parts.settings
     order = torch.randperm(len(clients), generator=generator(settings.seed, "entropy")).tolist()
     with torch_threads(settings.threads):
@@ -73,7 +73,7 @@ def agreement(parts: Parts, clients: Sequence[ClientData]) -> float | None:
 
 
 def gradient(parts: Parts, client: ClientData) -> Tensor | None:
-    """Of a client's cross-entropy, with the model as it was built; None if that cannot be run on its examples."""
+    """Return the gradient of a client's cross-entropy, with the model as built; None if that fails on its examples."""
     index = torch.randperm(len(client), generator=generator(parts.settings.seed, "entropy-examples"))[:EXAMPLES]
     try:
         some = client[index].to(next(parts.model.parameters()).device)
@@ -84,7 +84,7 @@ def gradient(parts: Parts, client: ClientData) -> Tensor | None:
             trained = [each for each in trial.parameters() if each.requires_grad]
             found = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
         return torch.cat([each.to_dense().flatten() for each in found])
-    except FedAccordError:  # the data itself: no round could use it
+    except FedAccordError:  # the data itself is at fault: no round could use it
         raise
-    except Exception:  # whatever a user's model raises is told where it is needed
+    except Exception:  # whatever a user's model raises is reported where it is needed
         return None

@@ -58,7 +58,7 @@ def member_of_task(
 ) -> "Member":
     """Build a client of this task, with this machine's data.
 
-    `simulate`: everybody divides the same data set alike, as the settings say, and takes only what is theirs.
+    `simulate`: every client divides the same data set alike, as the settings say, and takes only its own part.
     `share_labels`: the server may know how many examples of each class this client has.
     """
     settings = federation_settings(settings)
@@ -92,10 +92,10 @@ def serve_task(
     simulate: bool = False,
     sizes: Mapping[int, int] | None = None,
 ) -> Outcome:
-    """Be the server of this task, which has its own validation and test set, and no client's data.
+    """Run the server of this task, which has its own validation and test set, and no client's data.
 
-    It runs the rounds, or goes on from the folder's last checkpoint. `sizes`: how many examples clients may claim, by
-    number; whoever is not in it is registered by what its node says first, and the run folder keeps that.
+    It goes on from the folder's last checkpoint if there is one. `sizes`: how many examples clients may claim, by
+    number; a client that is not in it is registered with what its node says first, and the run folder keeps that.
     """
     from fedaccord.flower.server import FlowerEngine
 
@@ -109,7 +109,7 @@ def serve_task(
     if example is not None:
         lay_out(model, example)
     harm = warning(settings["robust"], parts.counts)
-    remarks = [*told_home, *harm, *start_model(parts)]  # here alone: the clients receive w_1
+    remarks = [*told_home, *harm, *start_model(parts)]  # only here: the clients receive w_1
     travel = travel_of(model, travels_of(parts))
     keeps = bool(parts.method.slots("client") or travel.home) or settings.optimizer_state == "kept"
     fixed, measured = read_params(model, travel.fixed), [metric.name for metric in parts.metrics]
@@ -125,13 +125,16 @@ def serve_task(
     opened = RunFolder(folder) if (folder / SETTINGS).is_file() else RunFolder.create(folder, settings)
     with opened as place, attached(Roster(folder)):
         registered.keep_in(folder / SIZES)
-        # it is started again by itself, so changed code is only said
+        # a server may be restarted unattended, so changed code is reported but does not stop it
         return drive(setup, place, choose_view(setup), [LogView(settings.rounds)], anyway=True)
 
 
 def settled(parts: Parts) -> tuple[Parts, list[str], str]:
-    """With all that both ends must settle alike, in the order in which a simulation does: the method's own changes of
-    the model, what stays at home, the entropy term; and what there is to say of the last two."""
+    """Settle all that both ends of a federation must settle alike, in the order in which a simulation does.
+
+    That is the method's own changes of the model, what stays with each client, and the entropy term. Return the settled
+    parts, and what there is to say of the last two.
+    """
     parts.method.prepare(parts.model, parts.settings.values())
     parts, told_home = settle_home(parts)
     parts, entropy = settle_entropy(parts)
@@ -139,7 +142,7 @@ def settled(parts: Parts) -> tuple[Parts, list[str], str]:
 
 
 def own(task: Task, settings: Settings) -> tuple[Task, Settings]:
-    """Refuse a data set that is the same on every machine: it is nobody's own."""
+    """Return task and settings; raise SettingsError for a preset, whose data is the same on every machine."""
     if task.name in PRESETS:
         raise SettingsError(
             f"task {task.name} is the same data set on every machine: --simulate divides it among the clients as the "

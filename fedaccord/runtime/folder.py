@@ -1,12 +1,14 @@
-"""The run folder: settings, one JSON line a round, checkpoints. A kill at any instant loses the rounds since the last
-checkpoint: with checkpoint_every = 1, the default, at most the one in progress.
+"""The run folder: settings, a log with one JSON line for each round, and checkpoints.
+
+A kill at any instant loses only the rounds since the last checkpoint: with checkpoint_every = 1, the default, at most
+the one in progress.
 
     settings.toml              every setting
     rounds.jsonl               append-only
     metrics.json               what is measured, and which way is better
-    classes.json               labels by client, and what the model gets right of each class; see classes.py
-    code.json                  hashes of the user's own code that it began with, and the package's version
-    rounds.csv                 its plain figures, for a spreadsheet; made again from rounds.jsonl on every start
+    classes.json               labels by client, and how much of each class the model gets right; see classes.py
+    code.json                  hashes of the user's own code, and the package's version
+    rounds.csv                 the log's plain figures, for a spreadsheet; made again from it on every start
     checkpoints/000012.json    the manifest of round 12, written last: with it, the checkpoint exists
     checkpoints/000012.safetensors
     noise.secret               with dp_noise: what the noise is drawn from; for its owner alone
@@ -63,14 +65,14 @@ class RunFolder:
         self.lock = lock_folder(path, "another process is working on this run")
         try:
             clear_rests(path, path / CHECKPOINTS, *(path / PRIVATE).glob("*"))
-            self.log = open(path / ROUNDS, "ab", buffering=0)  # nothing is left to be written when it is closed
+            self.log = open(path / ROUNDS, "ab", buffering=0)  # unbuffered: closing it has nothing left to write
         except OSError as error:
             self.lock.close()
             raise cannot_be_written(path, error) from error
 
     @classmethod
     def create(cls, path: Path, settings: Settings) -> "RunFolder":
-        """A new folder; it appears under its name only once it is complete."""
+        """Create a run folder, which appears under its name only once it is complete."""
         text = config.to_toml(settings).encode()
         config.check_size(text, path / SETTINGS)
         try:
@@ -113,7 +115,7 @@ class RunFolder:
             write_durably(self.path / SETTINGS, text)
 
     def code(self) -> dict[str, str]:
-        """What the run's code was known by when it began; nothing if that is of before it was noted."""
+        """Return what identifies the run's code; an empty dict if that was not noted, or cannot be read."""
         try:
             found = read_json(self.path / CODE)
             return {name: known for name, known in found.items() if isinstance(known, str)}
@@ -121,7 +123,7 @@ class RunFolder:
             return {}
 
     def note_code(self, code: Mapping[str, str]) -> None:
-        """Note what code the run goes on with."""
+        """Note what identifies the code with which the run goes on."""
         if code != self.code():
             write_durably(self.path / CODE, json.dumps(code, indent=1).encode())
 
@@ -131,12 +133,12 @@ class RunFolder:
         write_durably(self.path / METRICS, json.dumps(about).encode())
 
     def keep(self, fixed: Params) -> None:
-        """The part of the model that never changes, which no checkpoint has; nothing if all of it does."""
+        """Write the part of the model that never changes, which no checkpoint has; write nothing if there is none."""
         if fixed:
             write_durably(self.path / FIXED, encode(fixed))
 
     def append(self, log: RoundLog) -> None:
-        """One line, on disk when this returns."""
+        """Append a round to the log as one line, which is on disk when this returns."""
         line = json.dumps(dataclasses.asdict(log), separators=(",", ":"), allow_nan=False).encode() + b"\n"
         if len(line) > LINE:
             clients = len(log.clients)
@@ -149,7 +151,7 @@ class RunFolder:
             raise cannot_be_written(self.path / ROUNDS, error) from error
 
     def save(self, state: ServerState, about: str = "") -> None:
-        """A checkpoint; the oldest beyond two generations goes. `about`: the fingerprint of the run."""
+        """Write a checkpoint, and delete the oldest beyond two generations. `about`: the fingerprint of the run."""
         write_checkpoint(self.path / CHECKPOINTS, state, about, self.log.tell())
 
     @property
@@ -157,11 +159,11 @@ class RunFolder:
         return self.path / PRIVATE
 
     def needed(self) -> dict[int, int]:
-        """Client -> the oldest round from which a checkpoint that is kept may have to go on."""
+        """Return for each client the oldest of its rounds from which a checkpoint in the folder may have to go on."""
         return oldest_needed(self.path / CHECKPOINTS)
 
     def load(self) -> Checkpoint | None:
-        """The newest good checkpoint, with the log cut back to it; None if nothing was committed yet.
+        """Return the newest good checkpoint and cut the log back to it; None if nothing was committed yet.
 
         The start is a checkpoint too, so a log without any means that something was deleted: then nothing is touched.
         """
@@ -193,19 +195,19 @@ class RunFolder:
 
 
 def settings_file(path: Path) -> Path:
-    """The file that makes a folder a run folder; an error if there is none."""
+    """Return the file that makes a folder a run folder; raise RunError if it is missing."""
     if not (path / SETTINGS).is_file():
         raise RunError(f"{path}: not a run folder, it has no {SETTINGS}")
     return path / SETTINGS
 
 
 def read_raw(path: Path) -> dict[str, Any]:
-    """The settings as they are written in a run folder."""
+    """Return the settings as they are written in a run folder."""
     return config.load_toml(settings_file(path))
 
 
 def read_settings(path: Path) -> Settings:
-    """The settings of a run folder, of this version or an earlier one."""
+    """Return the settings of a run folder, of this version or an earlier one."""
     file = settings_file(path)
     values = config.read_toml(file)
     try:
@@ -216,7 +218,7 @@ def read_settings(path: Path) -> Settings:
 
 @dataclasses.dataclass(frozen=True)
 class MetricNote:
-    """What a run folder knows of a metric."""
+    """A metric as a run folder describes it."""
 
     name: str
     higher: bool = True
@@ -224,7 +226,7 @@ class MetricNote:
 
 
 def read_metrics(path: Path) -> list[MetricNote]:
-    """The metrics of a run folder, the one to judge by first; 0.1 knew the accuracy alone."""
+    """Return the metrics of a run folder, the one to judge by first; 0.1 knew the accuracy alone."""
     try:
         found = [MetricNote(**each) for each in read_json(path / METRICS)]
         if not all(isinstance(each.name, str) for each in found):
@@ -237,31 +239,35 @@ def read_metrics(path: Path) -> list[MetricNote]:
 
 
 def read_rounds(path: Path) -> Iterator[dict[str, Any]]:
-    """The log's complete lines. A run that is only kept for its figures may have it compressed (rounds.jsonl.gz)."""
+    """Yield the rounds in the log's complete lines.
+
+    A run that is only kept for its figures may have its log compressed (rounds.jsonl.gz).
+    """
     log, most = open_log(path)
     with log:
         yield from rounds_in(log, path / ROUNDS, most)
 
 
 def read_end(path: Path) -> tuple[int, dict[str, Any] | None]:
-    """How many complete lines the log has, and the last of them."""
+    """Return how many complete lines the log has, and the round in the last of them."""
     log, most = open_log(path)
     with log:
         return end_of(log, path / ROUNDS, most)
 
 
 def client_steps(line: Mapping[str, Any], fixed: int) -> int:
-    """The SGD iterations of all clients that counted in a round, by its line of the log.
+    """Sum the SGD iterations of all clients that counted in a round, by its line of the log.
 
-    `fixed`: as many as the settings say, where the log does not: they were neither scheduled nor chosen.
+    `fixed`: the number in the settings, for a log that has none because it was neither scheduled nor chosen.
     """
     shared = line["hyper"].get("steps", fixed)
     return sum(int(client.get("hyper", {}).get("steps", shared)) for client in line["clients"].values())
 
 
 def open_log(path: Path) -> tuple[IO[bytes], float]:
-    """The log, compressed or not, and how many bytes it may have. It may be packed at this very moment: then the
-    packed one is there before it goes.
+    """Open the log, compressed or not; return it, and how many bytes it may have.
+
+    It may be packed at this very moment: then the packed one is there before it goes.
     """
     packed = path / f"{ROUNDS}.gz"
     try:
@@ -276,7 +282,7 @@ def open_log(path: Path) -> tuple[IO[bytes], float]:
 
 
 def pack(path: Path) -> None:
-    """Keep of a finished run what tables and pictures need, settings and log, and let the weights go."""
+    """Keep of a finished run the settings and the log, which tables and pictures need, and delete its weights."""
     log = path / ROUNDS
     if log.is_file():
         packed = gzip.compress(log.read_bytes(), 9, mtime=0)  # no time of day: the same log, the same file
@@ -289,7 +295,7 @@ def pack(path: Path) -> None:
 
 
 def free_name(root: Path, settings: Settings) -> Path:
-    """runs/2026-11-15-mnist-FA-non-iid-s0, with a number behind it if that is taken."""
+    """Return a free path such as runs/2026-11-15-mnist-FA-non-iid-s0, with a number behind it if that is taken."""
     task, method = (Path(text.replace(":", "-")).name for text in (settings.task, settings.method))
     name = f"{datetime.date.today()}-{task}-{method}-{settings.split}-s{settings.seed}"
     path, number = root / name, 2

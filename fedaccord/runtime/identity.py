@@ -1,4 +1,4 @@
-"""What makes a run this run and no other, and its results these: hashes of settings, data, weights and logs."""
+"""The identity of a run and of its results: hashes of settings, data, weights and logs."""
 
 import hashlib
 import json
@@ -20,11 +20,11 @@ LATER = {
     "keep": "last", "robust": "mean", "trim": 0.1, "dp_noise": 0.0, "dp_delta": 1e-5, "partial": False, "epochs": 0.0,
     "alone": "", "min_examples": 0,
 }  # fmt: skip
-"""Settings that came after version 2, each with what runs of before did: with that value it does not count."""
+"""Settings that came after version 2, each with what earlier runs did: with that value it is left out of the hash."""
 
 
 def fingerprint(settings: Settings, params: Params, data: Iterable[torch.Tensor]) -> str:
-    """Of all that a resumed run must share with its beginning: settings, model, data."""
+    """Hash all that a resumed run must share with its beginning: settings, model, data."""
     digest = hashlib.sha256(settings_text(settings).encode())
     digest.update(repr([(name, str(value.dtype), tuple(value.shape)) for name, value in params.items()]).encode())
     for tensor in data:
@@ -33,9 +33,9 @@ def fingerprint(settings: Settings, params: Params, data: Iterable[torch.Tensor]
 
 
 def settings_text(settings: Settings, apart: Collection[str] = (LENGTH, OPERATION), **named: str) -> str:
-    """What makes a run this run and no other: its settings, apart from those of these roles, some `named` otherwise.
+    """Return the settings that identify a run as text, without those whose role is in `apart`.
 
-    The engine may be changed for another that gives the same bits.
+    `named` replaces the values of some. The engine may be changed for another that gives the same bits.
     """
     brought = config.table(try_to_find(settings.method))
     kept = {n: v for n, v in settings.values().items() if n not in brought or brought[n].role not in apart}
@@ -45,7 +45,7 @@ def settings_text(settings: Settings, apart: Collection[str] = (LENGTH, OPERATIO
 
 
 def try_to_find(name: str) -> Method | None:
-    """The method of this name; None for one that was given as an object, which no name finds."""
+    """Return the method of this name; None for one that was given as an object, which no name finds."""
     try:
         return find(name)
     except SettingsError:
@@ -53,14 +53,17 @@ def try_to_find(name: str) -> Method | None:
 
 
 def experiment_of(settings: Settings) -> str:
-    """What server and clients of a federation must agree on, as a short name; not where a task's file lies."""
+    """Return a short hash of what server and clients of a federation must agree on.
+
+    Where the files of task and method lie does not count, only their names do.
+    """
     task, method = (Path(text).name if ":" in text else text for text in (settings.task, settings.method))
     shared = settings_text(settings, (LENGTH, OPERATION, OBSERVATION, SERVER), task=task, method=method)
     return hashlib.sha256(shared.encode()).hexdigest()[:16]
 
 
 def params_sha256(params: Params) -> str:
-    """One hash over names, types, shapes and bytes, in the order of the names."""
+    """Return one hash over names, types, shapes and bytes, in the order of the names."""
     digest = hashlib.sha256()
     for name in sorted(params):
         digest.update(f"{name}/{params[name].dtype}/{tuple(params[name].shape)}/".encode())
@@ -69,13 +72,13 @@ def params_sha256(params: Params) -> str:
 
 
 def update(digest: "hashlib._Hash", tensor: torch.Tensor) -> None:
-    """With the tensor's bytes; an empty one, which cannot be seen as bytes, has none."""
+    """Add the tensor's bytes to the digest; an empty tensor, which cannot be viewed as bytes, has none."""
     if tensor.numel():
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def log_sha256(rounds: list[dict[str, Any]]) -> str:
-    """One hash over all that is deterministic in a log: everything but the seconds."""
+    """Return one hash over all that is deterministic in a log: everything but the seconds."""
     digest = hashlib.sha256()
     for entry in rounds:
         kept = {key: value for key, value in entry.items() if key != "seconds"}

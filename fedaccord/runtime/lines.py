@@ -1,4 +1,4 @@
-"""The lines of a run's log, which anybody may have written: each has the form of a round, or is refused."""
+"""Reads the lines of a run's log, which anybody may have written: a line without the form of a round is refused."""
 
 import dataclasses
 import math
@@ -13,17 +13,17 @@ from fedaccord.core.files import NOTE, parse_json
 from fedaccord.core.records import RoundLog
 
 LINE = NOTE
-"""Bytes of a line at most; each client takes about 200."""
+"""The most bytes in a line; each client takes about 200."""
 UNPACKED, RATIO = 1 << 24, 16
-"""Bytes that a packed log may unpack to, or so many times its size if that is more: a real one has five times."""
+"""A packed log may unpack to so many bytes, or so many times its size if that is more: a real one has five times."""
 
 CLIENT = re.compile("[0-9]{1,18}")
 DIGITS = re.compile(rb"[0-9]{19}")
-"""As many as a whole number of more than 64 bits has at least: most lines have no such number, and are long."""
+"""Finds lines that may have a whole number of more than 64 bits: most have none, and are long to look through."""
 
 FIELDS = {each.name for each in dataclasses.fields(RoundLog)}
 NEEDED, OPEN = ("round", "hyper", "cohort", "refused", "metrics", "policy", "clients"), ("loss", "reward", "guard")
-"""What every round has; the latter may be None."""
+"""Fields that every round has; those in OPEN may be None."""
 NUMBERS, OBJECTS = ("metrics", "method", "seconds"), ("hyper", "policy", "clients", "metrics", "method", "seconds")
 NUMBER = ("loss", "reward", "step_norm", "last_loss", "stretch", "score")
 TEXT, WHOLE, LISTS = ("guard", "handed"), ("round", "best", "bytes"), ("cohort", "refused")
@@ -31,13 +31,16 @@ OF_CLIENT = {"examples": int, "update_norm": float, "moved": float, "metrics": d
 
 
 def rounds_in(stream: IO[bytes], file: Path, most: float = math.inf) -> Iterator[dict[str, Any]]:
-    """The entries of a log's complete lines, of `most` bytes together; one that was cut off is not there yet."""
+    """Yield the entries of a log's complete lines; one that was cut off is not there yet.
+
+    `most`: the bytes that they may have together.
+    """
     for number, line in enumerate(lines_in(stream, file, most), 1):
         yield read_line(line, number, file)
 
 
 def end_of(stream: IO[bytes], file: Path, most: float = math.inf) -> tuple[int, dict[str, Any] | None]:
-    """How many complete lines there are, and the entry of the last; the others are only counted."""
+    """Return how many complete lines a log has, and the entry of the last; the others are only counted."""
     number, line = 0, b""
     for number, line in enumerate(lines_in(stream, file, most), 1):  # noqa: B007 (the last one counts)
         pass
@@ -62,7 +65,7 @@ def lines_in(stream: IO[bytes], file: Path, most: float) -> Iterator[bytes]:
 
 
 def read_line(line: bytes, number: int, file: Path) -> dict[str, Any]:
-    """The entry of one line; what is wrong with it is told with its place."""
+    """Return the entry of one line; raise RunError with its place if anything is wrong with it."""
     try:
         return entry_of(line)
     except ValueError as error:
@@ -70,7 +73,7 @@ def read_line(line: bytes, number: int, file: Path) -> dict[str, Any]:
 
 
 def entry_of(line: bytes) -> dict[str, Any]:
-    """One round, in today's form; a ValueError unless what is there is of the right types."""
+    """Return the round in a line, in today's form; raise ValueError unless what is there is of the right types."""
     entry = parse_json(line, LINE)
     if not isinstance(entry, dict) or type(entry.get("round")) is not int:
         raise ValueError("it has no round")
@@ -82,14 +85,14 @@ def entry_of(line: bytes) -> dict[str, Any]:
 
 
 def round_of(entry: Mapping[str, Any], file: Path) -> RoundLog:
-    """A line that a run goes on from: it has all that a round has, and nothing else."""
+    """Return the RoundLog of an entry; raise RunError unless it has all that a round has, and nothing else."""
     if fault := damage(entry):
         raise RunError(f"{file}: the line of round {entry['round']} is damaged: {fault}")
     return RoundLog(**entry)
 
 
 def damage(entry: Mapping[str, Any]) -> str:
-    """What keeps a line from being a round's; nothing if it is one."""
+    """Say what keeps an entry from being a whole round; return an empty string if nothing does."""
     for name in (*NEEDED, *OPEN):
         if name not in entry or (entry[name] is None and name in NEEDED):
             return f"it has no {name}"
@@ -105,7 +108,7 @@ def damage(entry: Mapping[str, Any]) -> str:
 
 
 def modern(entry: dict[str, Any]) -> dict[str, Any]:
-    """A line of the log in today's form: 0.1 had one metric, the accuracy."""
+    """Bring an entry of the log into today's form: 0.1 had one metric, the accuracy."""
     if "accuracy" in entry and "metrics" not in entry:
         accuracy = entry.pop("accuracy")
         entry["metrics"] = {} if accuracy is None else {"accuracy": accuracy}
@@ -113,7 +116,7 @@ def modern(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_numbers(value: Any) -> None:
-    """Raise a ValueError for a whole number that no array could hold."""
+    """Raise ValueError for a whole number that no array could hold."""
     if isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
             check_numbers(each)
@@ -122,7 +125,7 @@ def check_numbers(value: Any) -> None:
 
 
 def check_form(entry: Mapping[str, Any]) -> None:
-    """Raise a ValueError for a field of another type than a round's has; it may have fewer of them, or others."""
+    """Raise ValueError for a field of another type than a round's; fields may be missing, and there may be others."""
     forms = {dict: OBJECTS, float: NUMBER, str: TEXT, int: WHOLE, list: LISTS}
     for kind, names in forms.items():
         for name in names:
@@ -141,7 +144,7 @@ def check_form(entry: Mapping[str, Any]) -> None:
 
 
 def check_type(name: str, value: Any, kind: type) -> None:
-    """None is of every type: a figure that nobody knows."""
+    """Raise ValueError unless the value is of this type, or None, which stands for a figure that nobody knows."""
     right = (int, float) if kind is float else kind
     if value is not None and (not isinstance(value, right) or isinstance(value, bool)):
         raise ValueError(f"{name} is of the wrong type")

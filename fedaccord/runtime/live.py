@@ -1,4 +1,4 @@
-"""What a person sees of a run that goes on: a picture in a terminal, a chart in a notebook, plain lines elsewhere."""
+"""Views of a run as it goes on: a picture in a terminal, a chart in a notebook, plain lines elsewhere."""
 
 import dataclasses
 import importlib.util
@@ -22,20 +22,20 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 SHOWN_CLIENTS = 12
 QUIET_SECONDS = 2.0
 POINTS = 1000
-"""Values of a curve that are held at most."""
+"""The most values of a curve that are held."""
 
 
 class View:
-    """Somebody who is told how a run goes. Override what is needed."""
+    """An observer that is told how a run goes. Override what is needed."""
 
     def begin(self, done: Sequence[RoundLog]) -> None:
-        """Before anything runs; after a resume with all rounds that were done before."""
+        """Prepare for the rounds to come; after a resume, `done` holds all those that were done before."""
 
     def show(self, log: RoundLog) -> None:
-        """After each round."""
+        """Take in a round, as soon as it is done."""
 
     def end(self) -> None:
-        """At the end, however it came."""
+        """Finish, however the run has ended."""
 
 
 def choose(setup: Setup, as_json: bool) -> View:
@@ -50,21 +50,21 @@ def choose(setup: Setup, as_json: bool) -> View:
 
 
 class JsonView(View):
-    """Every round as the line of rounds.jsonl, on standard output."""
+    """A view that prints every round as JSON, with the fields of rounds.jsonl, on standard output."""
 
     def show(self, log: RoundLog) -> None:
         print(json.dumps(dataclasses.asdict(log)), flush=True)
 
 
 class LineView(View):
-    """A line every few seconds, for a file or a pipe."""
+    """A view that prints a line every few seconds, for a file or a pipe."""
 
     def __init__(self, setup: Setup):
         self.rounds = setup.settings.rounds
         self.percent = percentages(setup)
         self.last = 0.0
         self.metrics: dict[str, float] = {}
-        self.tested = 0  # in which round they were measured
+        self.tested = 0  # the round in which they were measured
         self.attendance = Attendance()
 
     def begin(self, done: Sequence[RoundLog]) -> None:
@@ -91,7 +91,7 @@ class LineView(View):
 
 
 class Curve:
-    """The values of a curve; of too many, every other one goes, so a long run does not grow."""
+    """The values of a curve; if there are too many, every other one is dropped, so that memory stays bounded."""
 
     def __init__(self) -> None:
         self.kept: list[float] = []
@@ -105,13 +105,13 @@ class Curve:
         self.seen, self.last = self.seen + 1, value
 
     def values(self) -> list[float]:
-        """Those that are kept, at equal distances, and the last."""
+        """Return the values that are kept, at equal distances, and the last one."""
         ends = (len(self.kept) - 1) * self.every == self.seen - 1
         return self.kept if ends else [*self.kept, self.last]
 
 
 class LiveView(View):
-    """One picture that changes in place: the curves, and every client with what it holds and what it did."""
+    """A picture that changes in place: the curves, and every client with what it holds and what it did."""
 
     def __init__(self, setup: Setup, console: Console):
         self.setup = setup
@@ -211,7 +211,7 @@ class LiveView(View):
 
 
 def percentages(setup: Setup) -> set[str]:
-    """The metrics that are shown as percentages."""
+    """Return the names of the metrics that are shown as percentages."""
     return {metric.name for metric in setup.metrics if metric.percent}
 
 
@@ -233,7 +233,7 @@ def best_so_far(log: RoundLog) -> str:
 
 
 def sparkline(values: Sequence[float], low: float | None = None, high: float | None = None, width: int = 60) -> str:
-    """The values as a row of blocks, thinned to the width."""
+    """Draw the values as a row of blocks, thinned to the width."""
     if not values:
         return ""
     shown = [values[i * len(values) // min(width, len(values))] for i in range(min(width, len(values)))]

@@ -1,4 +1,4 @@
-"""What a site's monitoring reads: /healthz and /metrics on loopback, made of the lines of the log."""
+"""Endpoints for a site's monitoring: /healthz and /metrics on loopback, made from the lines of the log."""
 
 import contextlib
 import json
@@ -19,9 +19,9 @@ from fedaccord.core.records import RoundLog
 from fedaccord.runtime.live import View
 
 SILENT = 60.0
-"""Seconds without an answer from the SuperLink after which a part that has nothing to compute is not well."""
+"""Seconds without an answer from the SuperLink after which an idle server or client counts as unhealthy."""
 NODES = "nodes.json"
-"""In a run folder: which client is on which node of the SuperLink, as far as the server has seen."""
+"""The file in a run folder that says which client is on which node of the SuperLink, as far as the server knows."""
 HELP = {
     "round": "The newest round that was begun",
     "rounds": "The rounds that this run is to have",
@@ -36,7 +36,7 @@ HELP = {
 
 
 class LogView(View):
-    """Logs every round: its loss, its seconds, and whose update could not be used."""
+    """A view that logs every round: its loss, its seconds, and whose update could not be used."""
 
     def __init__(self, rounds: int):
         self.rounds = rounds
@@ -56,28 +56,28 @@ class LogView(View):
 
 
 class Roster(logging.Handler):
-    """Keeps the list of who is connected as a file in the run folder, for `fedaccord federation status`."""
+    """A log handler that keeps a list of who is connected in the run folder, for `fedaccord federation status`."""
 
     def __init__(self, folder: Path):
         super().__init__(logging.INFO)
         self.file, self.nodes = folder / NODES, dict[str, int]()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the list again when a client came or went."""
+        """Write the list again when a client has come or gone."""
         if (event := getattr(record, "event", "")) in (logs.CONNECTED, logs.DISCONNECTED):
             facts = facts_of(record)
             self.nodes.pop(str(facts["client"]), None)
             if event == logs.CONNECTED:
                 self.nodes[str(facts["client"])] = facts["node"]
-            with contextlib.suppress(RunError):  # a full disk is told of where a round is written
+            with contextlib.suppress(RunError):  # a full disk is reported where a round is written
                 write_durably(self.file, json.dumps(self.nodes).encode())
 
 
 class Monitor(logging.Handler):
-    """Turns log lines into Prometheus metrics, and knows whether this part of the federation is well."""
+    """A log handler that turns log lines into Prometheus metrics, and knows if this server or client is healthy."""
 
     def __init__(self) -> None:
-        super().__init__(logging.DEBUG)  # with the contacts, which no log has
+        super().__init__(logging.DEBUG)  # includes contacts with the SuperLink, which no log has
         from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, Summary
 
         self.registry = CollectorRegistry()
@@ -91,10 +91,10 @@ class Monitor(logging.Handler):
         self.expiry = made(Gauge, "certificate_expiry_timestamp_seconds", "certificate")
         self.orders, self.bytes = made(Counter, "orders", "client", "outcome"), made(Counter, "bytes", "direction")
         self.seconds = made(Summary, "seconds", "client")
-        self.busy, self.contact = True, time.monotonic()  # until it has started it has nobody to be in contact with
+        self.busy, self.contact = True, time.monotonic()  # until it has started, it has nobody to be in contact with
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Count one line."""
+        """Update the metrics and the state of health from one log line."""
         event, facts = getattr(record, "event", ""), facts_of(record)
         if event in (logs.CONTACT, logs.CONNECTED):
             self.contact = time.monotonic()
@@ -117,7 +117,7 @@ class Monitor(logging.Handler):
             self.busy, self.contact = BUSY[event], time.monotonic()
 
     def health(self) -> dict[str, Any]:
-        """Tell whether this part computes something, or has heard from the SuperLink lately."""
+        """Return whether this server or client is healthy: it computes, or has heard from the SuperLink lately."""
         silent = time.monotonic() - self.contact
         state = "computing" if self.busy else "in contact" if silent < SILENT else "without the SuperLink"
         return {"ok": self.busy or silent < SILENT, "state": state, "seconds_since_contact": round(silent, 1)}
@@ -157,12 +157,12 @@ BUSY = {
     logs.ORDER_FAILED: False,
     logs.DROPPED: False,
 }
-"""Whether a part computes after a line, and cannot be expected to hear from the SuperLink."""
+"""Whether a server or client computes after an event, and so cannot be expected to hear from the SuperLink."""
 
 
 @contextlib.contextmanager
 def monitoring(port: int | None) -> Iterator[None]:
-    """Answer /healthz and /metrics on this port of loopback; on none if it is None."""
+    """Answer /healthz and /metrics on this port of loopback while the block lasts; do nothing if the port is None."""
     if port is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""What a task consists of on this machine: model, method, the server's data and that of the clients that are here."""
+"""The parts of a task on this machine: model, method, the server's data and that of the clients that are here."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from fedaccord.tasks import Task
 T = TypeVar("T")
 
 READY_BYTES = 2**30
-"""Inputs that are the same in every step are held as the floats that the model sees if they take no more than this."""
+"""Inputs that are the same in every step are held as the floats that the model sees if those take no more than this."""
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,28 @@ class Parts:
     travels: Travels | None = None  # None: what the settings say
     counts: np.ndarray | None = None  # examples by client and class, where one data set was divided
     classes: tuple[str, ...] = ()
-    apart: bool = False  # every client brings its own data, so that nobody could compare two in a real federation
+    apart: bool = False  # every client brings its own data, which nobody could compare in a real federation
 
 
 OWN_TEST = 0.2
-"""The share of its examples that a client keeps for the metrics, where a part of the model is its own."""
+"""The share of its examples that a client sets apart for the metrics, where a part of the model is its own."""
 
 
 def by_clients(settings: Settings) -> Settings:
-    """The settings of a run in which a part of the model is each client's own: only the clients can measure it."""
+    """Return the settings with all measuring left to the clients, as a model with parts of their own requires."""
     return replace(settings, evaluate="clients", client_test=settings.client_test or OWN_TEST)
 
 
 def own_travels(predicate: Travels | None, settings: Settings) -> Travels:
-    """The task's own predicate, unless the settings name something else."""
+    """Return the task's own predicate for what travels, unless the settings name something else."""
     return predicate if settings.travels == OWN and predicate is not None else settings.travels
 
 
 def with_home_settled(task: Task, settings: Settings) -> Settings:
-    """The same, if this task's model has such a part: then the server is given no examples that it could not use."""
+    """Return the settings, with all measuring left to the clients if a part of the task's model is each client's own.
+
+    The server is then given no examples, since it could not use them.
+    """
     travels = own_travels(task.travels, settings)
     if travels in (ALL, TRAINABLE):
         return settings
@@ -75,7 +78,7 @@ def with_home_settled(task: Task, settings: Settings) -> Settings:
 
 
 def parts_of(task: Task, settings: Settings) -> Parts:
-    """The server and all clients in one place: a simulation."""
+    """Build the parts of a simulation: the server and all clients in one place."""
     settings = with_home_settled(task, settings)
     if task.data is None:
         settings = undivided(settings)
@@ -98,13 +101,13 @@ def parts_of(task: Task, settings: Settings) -> Parts:
 
 
 def server_parts(task: Task, settings: Settings) -> Parts:
-    """The server of a real federation: it sees no client's data."""
+    """Build the parts of a real federation's server, which sees no client's data."""
     settings = with_home_settled(task, undivided(settings))
     return ready(task, settings, [], server_data(task, settings))
 
 
 def client_parts(task: Task, settings: Settings, client: int) -> Parts:
-    """One client of a real federation: what its machine holds is its own, and nothing is divided."""
+    """Build the parts of one client of a real federation: what its machine holds is its own, and nothing is divided."""
     settings = with_home_settled(task, undivided(settings))
     return ready(task, settings, [client], (None, None))
 
@@ -112,7 +115,7 @@ def client_parts(task: Task, settings: Settings, client: int) -> Parts:
 def ready(
     task: Task, settings: Settings, clients: Sequence[int], server: tuple[ClientData | None, ClientData | None]
 ) -> Parts:
-    """Parts of these clients' own data."""
+    """Build parts from these clients' own data and the server's sets."""
     prepare, sets = prepared(task, settings, [*server, *(my_data(task, settings, client) for client in clients)])
     validation, test, *own = sets
     parts = assembled(task, settings, prepare, [each for each in own if each is not None], validation, test)
@@ -127,7 +130,7 @@ def assembled(
     validation: ClientData | None,
     test: ClientData | None,
 ) -> Parts:
-    """A task's model, method, loss and metrics, with this data."""
+    """Join a task's model, method, loss and metrics with this data."""
     method = with_server_steps(find(settings.method), settings.values())
     metrics = metrics_of(task.metrics, task.loss, task.better)
     if settings.metrics:
@@ -148,7 +151,7 @@ def assembled(
 
 
 def undivided(settings: Settings) -> Settings:
-    """Where every client brings its own data, there is nothing to split."""
+    """Return the settings for clients that bring their own data, so that there is nothing to split."""
     return replace(settings, clients=clients_of(settings), split="natural", augment=bool(settings.augment))
 
 
@@ -159,7 +162,7 @@ def clients_of(settings: Settings) -> int:
 
 
 def my_data(task: Task, settings: Settings, client: int) -> ClientData:
-    """What this client holds; of a task that has only `data`, the training part of whatever that loads here."""
+    """Load what this client holds; for a task that has only `data`, the training part of whatever that loads here."""
     given: Data
     if task.load_my_data is not None:
         given = loaded(f"load_my_data({client})", task.load_my_data, client)
@@ -169,19 +172,19 @@ def my_data(task: Task, settings: Settings, client: int) -> ClientData:
 
 
 def as_given(task: Task, settings: Settings, data: Data, label: str) -> ClientData:
-    """What a function of the task returned, checked."""
+    """Check what a function of the task returned, and bring it into one form."""
     return as_examples(data, label, task.loss is None, task.collate, settings.readers)
 
 
 def whole_set(task: Task, settings: Settings) -> DataSet:
-    """The data set that is to be divided, checked."""
+    """Load the data set that is to be divided, and check it."""
     data = data_set(task)
     train = as_given(task, settings, data.train, f"{task.name}, training data")
     return replace(data, train=train, test=as_given(task, settings, data.test, f"{task.name}, test data"))
 
 
 def data_set(task: Task) -> DataSet:
-    """What the task's `data` gives."""
+    """Return what the task's `data` gives; raise DataError unless it is a DataSet."""
     data = loaded("data()", task.data_set)
     if not isinstance(data, DataSet):
         raise DataError(
@@ -192,14 +195,14 @@ def data_set(task: Task) -> DataSet:
 
 
 def example_of(task: Task, settings: Settings) -> Examples:
-    """Two of the task's examples; of one whose clients bring their own, the first client's."""
+    """Return two of the task's examples; if clients bring their own data, two of the first client's."""
     held = my_data(task, settings, 0) if task.data is None else whole_set(task, settings).train
     two: Examples = held[:2]
     return two
 
 
 def server_data(task: Task, settings: Settings) -> tuple[ClientData | None, ClientData | None]:
-    """The server's validation and test set. Without load_server_data, from whatever `data` loads on its machine."""
+    """Load the server's validation and test set; without load_server_data, from what `data` loads on its machine."""
     validation: Data | None
     test: Data | None
     if task.load_server_data is not None:
@@ -230,7 +233,7 @@ def server_data(task: Task, settings: Settings) -> tuple[ClientData | None, Clie
 
 
 def loaded(name: str, load: Callable[..., T], *arguments: Any) -> T:
-    """What a task's own function returns; if it fails, one line says which and why."""
+    """Call a task's own function and return its result; if it fails, raise DataError with one line on which and why."""
     try:
         return load(*arguments)
     except FedAccordError:
@@ -240,7 +243,7 @@ def loaded(name: str, load: Callable[..., T], *arguments: Any) -> T:
 
 
 def build(task: Task, settings: Settings) -> nn.Module:
-    """The same first parameters wherever it is built."""
+    """Build the task's model, with the same first parameters wherever it is built."""
     with global_seed(settings.seed, "init"):
         model = loaded("model()", task.build_model, settings.width)
     if not isinstance(model, nn.Module):
@@ -251,7 +254,10 @@ def build(task: Task, settings: Settings) -> nn.Module:
 def prepared(
     task: Task, settings: Settings, sets: Sequence[ClientData | None]
 ) -> tuple[Prepare, list[ClientData | None]]:
-    """Inputs that are the same floats in every step are made once, if they fit; and what is left to prepare."""
+    """Prepare inputs that are the same floats in every step once, if they fit in memory.
+
+    Return what is left to prepare, and the sets.
+    """
     prepare, there = task.prepare, [each for each in sets if each is not None]
     if settings.augment:
         if not isinstance(prepare, Pixels) or any(each[:1].inputs.dim() != 4 for each in there):
@@ -267,7 +273,7 @@ def prepared(
 
 
 def resolve(task: Task, settings: Settings, data: DataSet) -> Settings:
-    """Fill in what was left open and follows from the data."""
+    """Fill in the settings that were left open and follow from the data."""
     clients = settings.clients
     if settings.split == "natural" and data.owner is not None:
         natural = len(np.unique(data.owner))
@@ -280,7 +286,7 @@ def resolve(task: Task, settings: Settings, data: DataSet) -> Settings:
 
 
 def divide(settings: Settings, data: DataSet) -> tuple[ClientData | None, ClientData, np.ndarray]:
-    """The server's set, taken out first; the clients' examples; and the owner of each of these."""
+    """Return the server's set, which is taken out first, the clients' examples, and the owner of each of these."""
     if not data.classes and settings.split not in ("iid", "quantity", "natural", "sorted"):
         raise SettingsError(
             f"split = {settings.split}: goes by class, and this data has none; iid, quantity, sorted or natural"
@@ -310,7 +316,7 @@ def divide(settings: Settings, data: DataSet) -> tuple[ClientData | None, Client
 
 
 def numbers_of(train: ClientData) -> np.ndarray:
-    """The targets, to be sorted: one number each."""
+    """Return the targets to sort by; raise SettingsError unless they are one number each, in memory."""
     targets = train.targets if isinstance(train, Examples) else None
     if not isinstance(targets, Tensor) or targets[:1].numel() != 1:
         raise SettingsError("split = sorted: wants targets of one number each, in memory")
@@ -319,7 +325,7 @@ def numbers_of(train: ClientData) -> np.ndarray:
 
 
 def labels_of(data: DataSet) -> np.ndarray:
-    """The classes of the training examples; where there are none, all are of one."""
+    """Return the class of each training example; in data without classes, all are of the same one."""
     if not data.classes:
         return np.zeros(len(data.train), np.int64)
     if not isinstance(data.train, Examples):
@@ -329,14 +335,14 @@ def labels_of(data: DataSet) -> np.ndarray:
 
 
 def hold_out(settings: Settings, labels: np.ndarray) -> np.ndarray:
-    """The examples that the server keeps to measure L_t on."""
+    """Choose the examples that the server keeps to measure L_t on; return their numbers."""
     if settings.validation_per_class == 0:
         raise SettingsError("validation_per_class = 0: the server has nothing to measure L_t on; or evaluate = clients")
     return partition.hold_out(labels, settings.validation_per_class, numpy_generator(settings.seed, "validation"))
 
 
 def without_anybodys_last(held: np.ndarray, owner: np.ndarray) -> np.ndarray:
-    """The server does not take all that somebody has: of those, one example goes back."""
+    """Give one example back to every owner from whom the server would take all."""
     all_of, taken = np.unique(owner, return_counts=True), np.unique(owner[held], return_counts=True)
     had = dict(zip(*all_of, strict=True))
     emptied = [each for each, count in zip(*taken, strict=True) if had[each] == count]
@@ -345,7 +351,7 @@ def without_anybodys_last(held: np.ndarray, owner: np.ndarray) -> np.ndarray:
 
 
 def by_owner(train: ClientData, owner: np.ndarray, clients: int) -> list[ClientData]:
-    """The examples sorted by client, once; each client is a slice of the two tensors, not a copy."""
+    """Sort the examples by client once, and return each client's as a slice of the sorted tensors, not a copy."""
     ordered = train.part(np.argsort(owner, kind="stable"))
     ends = np.cumsum(np.bincount(owner, minlength=clients)).tolist()
     return [ordered.part(slice(first, last)) for first, last in zip([0, *ends[:-1]], ends, strict=True)]

@@ -1,4 +1,4 @@
-"""What a run has spent of its clients' privacy, in a number and in a sentence."""
+"""The privacy that a run has cost its clients, as a number and as a sentence."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,13 +7,13 @@ from fedaccord.server.privacy import EPSILON, SECRET
 
 
 def epsilon_spent(rounds: Sequence[Mapping[str, Any]]) -> float | None:
-    """The newest epsilon in the log; None if the run has no noise, or so little that it says nothing."""
+    """Return the newest epsilon in the log; None if the run has no noise, or so little that epsilon says nothing."""
     found = [line["method"][EPSILON] for line in rounds if EPSILON in (line.get("method") or {})]
     return found[-1] if found else None
 
 
 def privacy_sentence(rounds: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str | None:
-    """What the run may claim; None if it was run without noise."""
+    """State the differential privacy that a run may claim; return None if it was run without noise."""
     if not settings.get("dp_noise"):
         return None
     spent = epsilon_spent(rounds)

@@ -1,4 +1,4 @@
-"""w_1, the model as it starts: drawn anew if the settings say so, and looked at before the first round.
+"""w_1, the model as it starts: drawn anew if the settings say so, and examined before the first round.
 
 `he` is the draw of He et al. (2015); `unit-variance` scales that draw on real examples, after Mishkin and Matas (2016,
 "All you need is a good init"). Both change Linear layers and convolutions; whatever else a model has stays as given.
@@ -26,10 +26,10 @@ from fedaccord.objectives import classification
 from fedaccord.runtime.parts import Parts
 
 PLAIN = Hyper(lr=0.0, steps=0)
-"""Cross-entropy alone, without an entropy term."""
+"""Hyper-parameters for the cross-entropy alone, without an entropy term."""
 
 LOOKED_AT = 32
-"""Examples that a start is measured on, fewer (but FEW at least) if their inputs are large: it must not take long."""
+"""Examples that a start is measured on; fewer, but at least FEW, if their inputs are large: it must not take long."""
 LARGE, FEW = 2**20, 8
 
 QUIET = 0.0125
@@ -37,24 +37,24 @@ QUIET = 0.0125
 torch's default start and SGD at rate 0.05: the loss leaves its plateau at ln 10 after 30 steps if that varies by 0.1,
 after 115 if by 0.016, after 250 if by 0.006, after 500 if by 0.0026, and not within 1500 if by 0.001."""
 LOUD, WORSE = 3.0, 3.0
-"""It explodes if what the last layer gets or gives varies by more than LOUD and the loss is more than WORSE times that
-of a model that gives zeros: one that was trained before may give large scores too, but good ones. On the networks of
-models.py and examples/zoo.py He's start varies by at most 1.7. On MNIST its weights doubled vary by 6 with a loss of 6
-times, and torch's start on pixels of 0 to 255 varies by 8 with a loss of 4 times."""
+"""The signal explodes if what the last layer gets or gives varies by more than LOUD and the loss is more than WORSE
+times that of a model that gives zeros: one that was trained before may give large scores too, but good ones. On the
+networks of models.py and examples/zoo.py the signal of He's start varies by at most 1.7. On MNIST it varies by 6 with 6
+times the loss if its weights are doubled, and by 8 with 4 times the loss for torch's start on pixels of 0 to 255."""
 
 OUTPUT = 0.1
-"""With he, the last layer is made smaller by this: the model begins without an opinion, and the first steps do not tear
-its layers apart. Keywords of one class a client, a narrow network, 60 rounds: 38 % with it, 33 % without."""
+"""With init = he, the last layer's weights are multiplied by this: the model begins undecided, and the first steps do
+not tear its layers apart. Keywords of one class a client, a narrow network, 60 rounds: 38 % with it, 33 % without."""
 TRIES = 3
-"""Divisions after which a layer's scale is left as it is. One is enough for a layer that is linear in its weight."""
+"""How many times a layer's scale is corrected at most. Once is enough for a layer that is linear in its weight."""
 NOISE = 1e-4
-"""A deviation that is a smaller share of the output than this is rounding."""
+"""A deviation that is a smaller share of the output than this counts as rounding."""
 
 
 def start_model(parts: Parts) -> list[str]:
     """Give the model the first parameters that the settings ask for; return what a person should know about them.
 
-    Nothing else is changed: no statistics of a normalisation, no mode, no state of a global generator.
+    Nothing else is changed: no normalisation statistics, no training mode, no state of a global generator.
     """
     settings, model = parts.settings, parts.model
     own = next(filter(None, (parts.validation, largest(parts.clients))), None)
@@ -74,7 +74,7 @@ def start_model(parts: Parts) -> list[str]:
             for name, layer in drawable(model).items():
                 draw(layer, name, settings.seed)
             last = last_layer(model, None if some is None else some.inputs)
-            if last in drawable(model).values():  # a frozen one has an opinion already, and the one below has none
+            if last in drawable(model).values():  # a frozen one stays as given, and the one below it gives no scores
                 last.weight.mul_(OUTPUT)
         elif settings.init == "unit-variance":
             assert some is not None
@@ -86,16 +86,16 @@ def start_model(parts: Parts) -> list[str]:
     return found[:1]
 
 
-# ---------------------------------------------------------------- what it is measured on
+# ---------------------------------------------------------------- what the start is measured on
 
 
 def largest(clients: Sequence[ClientData]) -> ClientData | None:
-    """The client with the most examples, the first of several: where the server has none, one client's must do."""
+    """Return the client with the most examples, the first of several; its data must do where the server has none."""
     return max(clients, key=len, default=None)
 
 
 def sample(parts: Parts, examples: ClientData) -> Examples:
-    """A few examples as the model sees them, drawn by the run's seed from the whole set: it may be sorted by class."""
+    """Draw a few examples as the model sees them, by the run's seed, from the whole set: it may be sorted by class."""
     values = sum(each[0].numel() for each in leaves(examples[:1].inputs))
     wanted = max(FEW, min(LOOKED_AT, LARGE // max(1, values)))
     index = torch.randperm(len(examples), generator=generator(parts.settings.seed, "start-examples"))[:wanted]
@@ -104,7 +104,7 @@ def sample(parts: Parts, examples: ClientData) -> Examples:
 
 
 def trial_copy(model: nn.Module, inputs: Batch) -> nn.Module:
-    """A copy that can be run at will: without dropout, but normalising by the batch, as in training."""
+    """Return a copy of the model to run at will: without dropout, but normalising by the batch, as in training."""
     trial = copy.deepcopy(model).eval()
     for module in trial.modules():
         if isinstance(module, _NormBase) and count(inputs) > 1:
@@ -116,9 +116,9 @@ def trial_copy(model: nn.Module, inputs: Batch) -> nn.Module:
 
 
 def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules whose output is a weighted sum of their input, by name.
+    """Return the modules whose output is a weighted sum of their input, by name.
 
-    Not those inside torch's attention, which uses their weights without running them.
+    Those inside torch's attention are left out: it uses their weights without running them.
     """
     attention = [module for module in model.modules() if isinstance(module, nn.MultiheadAttention)]
     inside = {id(part) for module in attention for part in module.modules()}
@@ -130,10 +130,10 @@ def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def drawable(model: nn.Module) -> dict[str, nn.Module]:
-    """The weighted layers whose weight may be drawn anew, by name.
+    """Return the weighted layers whose weight may be drawn anew, by name.
 
     A weight stays as given if it is frozen, if it is also that of another kind of module (an embedding), if it is
-    computed from others (weight norm), or if it is zero throughout: then a branch is meant to start as nothing.
+    computed from others (weight norm), or if it is zero throughout: then its branch is meant to start as nothing.
     """
     layers = weighted_layers(model)
     kept = {id(layer) for layer in layers.values()}
@@ -148,11 +148,11 @@ def drawable(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def draw(layer: Any, name: str, seed: int) -> None:
-    """Normal weights of variance 2 / fan_in, which keep the size of a signal that passes a ReLU; biases zero.
+    """Draw normal weights of variance 2 / fan_in, which keep the size of a signal that passes a ReLU; zero the biases.
 
-    The first and the last layer too, as in the paper: a factor of two in one layer does no harm, and what reaches the
-    last layer has passed a ReLU as well. Each layer has a generator of its own, so its weights do not depend on what
-    other layers there are.
+    The first and the last layer are drawn so too, as in the paper: a factor of two in one layer does no harm, and what
+    reaches the last layer has passed a ReLU as well. Each layer has a generator of its own, so its weights do not
+    depend on what other layers there are.
     """
     drawn = torch.randn(layer.weight.shape, generator=generator(seed, f"start/{name}"))
     layer.weight.copy_(drawn * math.sqrt(2 / fan_in(layer)))
@@ -160,7 +160,7 @@ def draw(layer: Any, name: str, seed: int) -> None:
 
 
 def last_layer(model: nn.Module, inputs: Batch | None) -> Any:
-    """The weighted layer that runs last; without examples to run it on, the one that was made last."""
+    """Return the weighted layer that runs last; without examples to run the model on, the one that was made last."""
     layers = weighted_layers(model)
     order = list(layers)
     if inputs is not None:
@@ -168,7 +168,7 @@ def last_layer(model: nn.Module, inputs: Batch | None) -> Any:
         ran: list[str] = []
         for name in layers:
             trial.get_submodule(name).register_forward_hook(lambda *_, name=name: ran.append(name))
-        with contextlib.suppress(Exception):  # whatever a user's model raises is told where it is needed
+        with contextlib.suppress(Exception):  # whatever a user's model raises is reported where it is needed
             output_of(trial, clone(inputs))
         order = ran or order
     return layers[order[-1]]
@@ -180,7 +180,7 @@ def clear_bias(layer: Any) -> None:
 
 
 def fan_in(layer: Any) -> float:
-    """How many inputs an output is the sum of; in a transposed convolution with a stride, on average."""
+    """Return how many inputs each output is a sum of; in a transposed convolution with a stride, on average."""
     if getattr(layer, "transposed", False):  # its weight is (inputs, outputs / groups, *kernel)
         return layer.weight[:, 0].numel() / layer.groups / math.prod(layer.stride)
     return layer.weight[0].numel()
@@ -189,8 +189,8 @@ def fan_in(layer: Any) -> float:
 def unit_variance(model: nn.Module, inputs: Batch, seed: int) -> None:
     """Draw the layers as the forward pass comes to them, and scale each so that its output has variance 1.
 
-    All in one pass, since a layer is linear in its weight once its bias is zero. A layer that is not run stays as
-    given, a weight that is used several times is scaled for the first, and one whose output does not vary is not.
+    One pass is enough, since a layer is linear in its weight once its bias is zero. A layer that is not run stays as
+    given, a weight that is used several times is scaled for its first use, and one whose output does not vary is not.
     """
     trial = trial_copy(model, inputs)
     layers: dict[str, Any] = dict(drawable(trial))
@@ -236,7 +236,7 @@ def unit_variance(model: nn.Module, inputs: Batch, seed: int) -> None:
 
 @dataclass(frozen=True)
 class Passage:
-    """A weighted layer while the model ran: how much its input and its output vary from example to example."""
+    """How much a weighted layer's input and output vary from example to example as the model runs."""
 
     layer: str
     before: float
@@ -244,7 +244,10 @@ class Passage:
 
 
 def looked_through(parts: Parts, some: Examples) -> str | None:
-    """Run the model as it starts, and complain if the signal dies or explodes on its way. It never stops a run."""
+    """Run the model as it starts; return a complaint if the signal dies or explodes on its way, or None.
+
+    It never stops a run.
+    """
     trial = trial_copy(parts.model, some.inputs)
     seen: list[Passage] = []
 
@@ -261,27 +264,27 @@ def looked_through(parts: Parts, some: Examples) -> str | None:
     try:
         output = output_of(trial, clone(some.inputs))
         worse = against_zeros(parts.loss or partial(classification, hyper=PLAIN), output, some.targets)
-    except Exception:  # whatever a user's model or loss raises is told where it is needed
+    except Exception:  # whatever a user's model or loss raises is reported where it is needed
         return None
     return complaint(seen, worse, parts.settings.init)
 
 
 def variation(values: Tensor) -> float:
-    """The standard deviation over the examples, its root mean square over everything else."""
+    """Return the standard deviation over the examples, as its root mean square over everything else."""
     apart = values.float() - values.float().mean(0)
     return float(apart.norm()) / math.sqrt(apart.numel())  # five times as fast as var
 
 
 def against_zeros(loss: LossFunction, output: Any, targets: Batch) -> float:
-    """The loss as a multiple of what it would be if the model gave zeros; 0 where that says nothing."""
+    """Return the loss as a multiple of what it would be if the model gave zeros; 0 where that says nothing."""
     zeros = float(loss(mapped(torch.zeros_like, output), targets))
     return float(loss(output, targets)) / zeros if zeros > 0 else 0.0
 
 
 def complaint(seen: Sequence[Passage], worse: float, init: str) -> str | None:
-    """A line that says where the signal dies or explodes and what to do, or None.
+    """Return a line that says where the signal dies or explodes and what to do, or None if it does neither.
 
-    What counts is what reaches the last layer, and what that gives: what a normalisation sets right in between is no
+    What counts is what reaches the last layer, and what that gives: what a normalisation sets right in between does not
     matter, and a last layer may be small on purpose.
     """
     if not seen or not 0 < seen[0].before < math.inf:

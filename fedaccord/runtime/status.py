@@ -1,4 +1,4 @@
-"""How a real federation stands: the SuperLink knows who is connected, the run folder how far the server is."""
+"""The status of a real federation: the SuperLink knows who is connected, the run folder how far the server is."""
 
 import datetime
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the command line must be able to say that Flower is not ins
 
 
 def status_of(link: "Link", folder: Path | None) -> dict[str, Any]:
-    """Return all that is known, as plain values."""
+    """Return all that is known of a federation's nodes, certificates and run, as plain values."""
     from fedaccord.flower.adapter import registered
     from fedaccord.flower.expiry import SOON, expiries
 
@@ -34,7 +34,7 @@ def status_of(link: "Link", folder: Path | None) -> dict[str, Any]:
 
 
 def clients_by_node(folder: Path | None) -> dict[int, int]:
-    """Return which client each node is, as far as the server has seen."""
+    """Return which client is on each node, as far as the server has seen."""
     if folder is None or not (folder / NODES).is_file():
         return {}
     try:
@@ -47,7 +47,7 @@ def clients_by_node(folder: Path | None) -> dict[int, int]:
 
 
 def run_of(folder: Path | None) -> dict[str, Any] | None:
-    """Return how far a run is; None if it has not begun, or is on another machine."""
+    """Return how far the run in a folder is; None if it has not begun, or is on another machine."""
     if folder is None or not (folder / SETTINGS).is_file():
         return None
     settings = read_settings(folder)
@@ -62,7 +62,7 @@ def run_of(folder: Path | None) -> dict[str, Any] | None:
 
 
 def lines_of(status: Mapping[str, Any]) -> list[str]:
-    """Write the status as lines for a person."""
+    """Format the status of a federation as lines for a person."""
     online = sum(each["online"] for each in status["nodes"])
     lines = [f"SuperLink {status['superlink']}: {online} of {len(status['nodes'])} nodes connected"]
     for each in status["nodes"]:

@@ -1,7 +1,7 @@
 """Where a run's figures go besides its log: a CSV file always; TensorBoard, MLflow, Weights & Biases if asked for.
 
-All of them are views: told of every round, and after a resume of all rounds before. The log alone counts; these are
-made from it.
+All of them are views, which are told of every round, and after a resume of all rounds before. The log alone counts;
+these are made from it.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ MISSING = "needs the trackers extra: pip install 'fedaccord[trackers]'"
 
 
 def figures(log: RoundLog) -> dict[str, float]:
-    """The plain numbers of a round: what it reached, what it was run with, where the tuner stands, where time went."""
+    """Return the plain numbers of a round: its results, its hyper-parameters, the tuner's means, and its seconds."""
     named: dict[str, Any] = {
         "loss": log.loss,
         **log.metrics,
@@ -43,7 +43,7 @@ def figures(log: RoundLog) -> dict[str, float]:
 
 
 class CsvTracker(View):
-    """rounds.csv: a line a round, written anew from the log at every start."""
+    """The file rounds.csv, with one line for each round, written anew from the log at every start."""
 
     def __init__(self, folder: RunFolder, metrics: Sequence[str]):
         self.path, self.metrics = folder.path / CSV, metrics
@@ -73,12 +73,12 @@ class CsvTracker(View):
 
     def end(self) -> None:
         if self.file is not None:
-            with contextlib.suppress(OSError):  # of a line that could not be written, which was told
+            with contextlib.suppress(OSError):  # of a line that could not be written, which was reported
                 self.file.close()
 
 
 class TensorBoardTracker(View):
-    """Event files in the run folder's tensorboard/."""
+    """TensorBoard's event files, in the run folder's tensorboard/."""
 
     def __init__(self, folder: RunFolder):
         try:
@@ -89,7 +89,7 @@ class TensorBoardTracker(View):
         self.writer: Any = None
 
     def begin(self, done: Sequence[RoundLog]) -> None:
-        # what an earlier process wrote is hidden and comes again: a killed one may not have written all of it
+        # what an earlier process wrote is hidden and written again: a killed one may not have written all of it
         self.writer = self.make(str(self.path), purge_step=1 if self.path.is_dir() else None)
         for log in done:
             self.show(log)
@@ -104,7 +104,7 @@ class TensorBoardTracker(View):
 
 
 class MlflowTracker(View):
-    """A run in the store that MLFLOW_TRACKING_URI names, else in a database in the run folder."""
+    """An MLflow run, in the store that MLFLOW_TRACKING_URI names, or else in a database in the run folder."""
 
     def __init__(self, folder: RunFolder, settings: Mapping[str, Any]):
         try:
@@ -146,10 +146,10 @@ class MlflowTracker(View):
 
 
 class WandbTracker(View):
-    """Files in the run folder's wandb/, for `wandb sync`; WANDB_MODE=online sends the figures while the run goes on."""
+    """Files for `wandb sync`, in the run folder's wandb/; WANDB_MODE=online sends the figures while the run goes on."""
 
     def __init__(self, folder: RunFolder, settings: Mapping[str, Any]):
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read at import: nothing leaves that was not asked for
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read at import: nothing unasked for is sent
         try:
             import wandb
         except ImportError:
@@ -163,7 +163,7 @@ class WandbTracker(View):
         if not self.note.exists():
             self.note.write_text(secrets.token_hex(4))
         name = self.note.read_text().strip()
-        # offline runs cannot be gone on with: what an earlier process wrote comes again, whole
+        # an offline run cannot be resumed: what an earlier process wrote is deleted, and written again as a whole
         for earlier in (self.folder / "wandb").glob(f"offline-run-*-{name}"):
             shutil.rmtree(earlier)
         off = ("disable_git", "disable_code", "x_disable_meta", "x_disable_stats", "x_disable_machine_info")
@@ -204,13 +204,13 @@ class Together(View):
             view.show(log)
 
     def end(self) -> None:
-        with ExitStack() as stack:  # each, also when another fails
+        with ExitStack() as stack:  # end each of them, even if another fails
             for view in self.views:
                 stack.callback(view.end)
 
 
 def trackers(folder: RunFolder, settings: Settings, metrics: Sequence[str]) -> list[View]:
-    """`metrics`: the names of those that will be measured."""
+    """Return the trackers that the settings ask for; `metrics`: the names of those that will be measured."""
     found: list[View] = [CsvTracker(folder, metrics)]
     if settings.tensorboard:
         found.append(TensorBoardTracker(folder))

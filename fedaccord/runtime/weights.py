@@ -25,9 +25,10 @@ from fedaccord.tasks import find_task
 
 
 def weights_of(run: Path, client: int | None = None, which: str | None = None) -> Params:
-    """All weights of the model that the run hands out, or of `which`; where a part is a client's own, with this one's.
+    """Return all weights of the model that the run hands out, or of `which`.
 
-    What does not travel comes from the run folder too: the frozen part, and what the client keeps.
+    What does not travel comes from the run folder too: the frozen part and, if a part of the model is each client's
+    own, what this client keeps.
     """
     state = newest(run)
     params = dict(handed_out(run, state, which))
@@ -43,7 +44,7 @@ def weights_of(run: Path, client: int | None = None, which: str | None = None) -
 
 
 def own_part(run: Path, state: ServerState, client: int) -> Params:
-    """What a client keeps of the model, as of its last round that counted."""
+    """Return the part of the model that a client keeps, as of its last round that counted."""
     kept = kept_by(run, state, client)
     if HOME not in kept:
         raise RunError(f"{run}: client {client} keeps no part of the model of its own here")
@@ -51,14 +52,14 @@ def own_part(run: Path, state: ServerState, client: int) -> Params:
 
 
 def kept_by(run: Path, state: ServerState, client: int) -> Packages:
-    """What a client kept in its last round that counted; nothing if that is not here."""
+    """Return what a client kept in its last round that counted; empty if the run folder does not have it."""
     store, generation = ClientStore(run / PRIVATE, in_memory=False), state.model.accepted.get(client, 0)
     return store.get(client, generation) if generation in dict(store.generations(client)) else {}
 
 
 def newest(run: Path) -> ServerState:
-    """The state of the newest checkpoint."""
-    read_settings(run)  # complains if this is no run folder
+    """Return the server's state in the newest good checkpoint."""
+    read_settings(run)  # raises RunError if this is not a run folder
     newest_first = manifests(run / CHECKPOINTS)[::-1]
     found = next((checkpoint for each in newest_first if (checkpoint := read_checkpoint(each)) is not None), None)
     if found is None:
@@ -67,7 +68,7 @@ def newest(run: Path) -> ServerState:
 
 
 def handed_out(run: Path, state: ServerState, which: str | None = None) -> Params:
-    """The best model if it is kept, or else the last or one of its running means, as the log says.
+    """Return the best model if it is kept, or else the last or one of its running means, as the log says.
 
     `which`: the last model itself (last), or nothing but the best (best).
     """
@@ -87,11 +88,11 @@ def handed_out(run: Path, state: ServerState, which: str | None = None) -> Param
 def load(
     run: str | Path, model: nn.Module | None = None, client: int | None = None, which: str | None = None
 ) -> nn.Module:
-    """The model of a run folder with its weights, ready to be used (in eval mode).
+    """Return the model of a run folder with its weights, ready to be used (in eval mode).
 
     run     the folder
-    model   one of the same form, where the task's own cannot be built again: a run of `federate`
-    client  whose part to put in, where a part of the model is each client's own
+    model   a model of the same form, where the task's own cannot be built again: for a run of `federate`
+    client  the client whose part to put in, where a part of the model is each client's own
     which   last: the model of the last round; best: the best one (keep = best); None: what the run hands out
     """
     run = Path(run)
@@ -105,7 +106,7 @@ def load(
             )
         task = find_task(settings.task, settings.image_size)
         model = build(task, settings)
-        if any(map(is_lazy, [*model.parameters(), *model.buffers()])):  # nothing else needs the data
+        if any(map(is_lazy, [*model.parameters(), *model.buffers()])):  # only these need the data
             settle_sizes(model, task.prepare(example_of(task, settings).inputs, None), settings.seed)
     own = model.state_dict()
     odd = [name for name, value in params.items() if name not in own or own[name].shape != value.shape]
@@ -118,7 +119,7 @@ def load(
 
 
 def export(run: Path, file: Path, client: int | None = None, which: str | None = None) -> str:
-    """Write the model for other programs, in the form that the file's name asks for; a sentence about it."""
+    """Write the model for other programs, in the form that the file's name asks for; return a sentence about it."""
     write = {".safetensors": as_weights, ".pt2": as_program, ".onnx": as_onnx}.get(file.suffix)
     if write is None:
         raise SettingsError(f"{file}: expected a name that ends in .safetensors, .pt2 or .onnx")
@@ -173,21 +174,21 @@ def as_onnx(run: Path, file: Path, client: int | None, which: str | None) -> str
 
 
 def with_example(run: Path, client: int | None, which: str | None) -> tuple[nn.Module, Any]:
-    """The model, and two inputs as it sees them."""
+    """Return the model of a run, and two inputs as it sees them."""
     model, settings = load(run, client=client, which=which), read_settings(run)
     task = find_task(settings.task, settings.image_size)
     return model, task.prepare(example_of(task, settings).inputs, None)
 
 
 def called(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The inputs as arguments, by position and by name."""
+    """Return the inputs as arguments: those by position, and those by name."""
     if isinstance(inputs, dict):
         return (), inputs
     return (inputs,) if isinstance(inputs, Tensor) else inputs, {}
 
 
 def any_batch(inputs: Any) -> Any:
-    """That the first axis of every input may have any length."""
+    """Return torch's declaration that the first axis of every input may have any length."""
     batch = torch.export.Dim("batch", min=1)
     if isinstance(inputs, dict):
         return {name: {0: batch} for name in inputs}
@@ -196,7 +197,7 @@ def any_batch(inputs: Any) -> Any:
 
 @torch.no_grad()
 def same(model: nn.Module, inputs: Any, found: Any) -> str:
-    """Run the model itself on the same inputs: what was written must give the same but for rounding."""
+    """Compare what was written with the model itself: raise ValueError unless they give the same but for rounding."""
     own = leaves(output_of(model, mapped(torch.clone, inputs)))
     apart = max(float((one - other).abs().max()) for one, other in zip(own, leaves(found), strict=True))
     size = max(1.0, *(float(each.abs().max()) for each in own))
