@@ -43,7 +43,7 @@ class Correction(nn.Module):
 class CalibratedWork(Work):
     """The change that the correction makes to the cross-entropy; the loss has the plain one already.
 
-    A custom loss that has none keeps all its terms, and Eq. 8 looks at the scores as they are.
+    The entropy term looks at the scores as they are.
     """
 
     def __init__(self, correction: Correction):

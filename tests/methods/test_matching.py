@@ -353,6 +353,18 @@ def test_gradients_with_overlapping_pooling_against_finite_differences():
     assert [event.overlapping for event in events if isinstance(event, Pooling)] == [True]
 
 
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation"), [(2, 2, 1), (3, 2, 1), (2, 2, 2), (2, 2, 3), (3, 6, 2), (2, 1, 1)]
+)
+def test_windows_overlap_where_two_of_them_take_the_same_position(kernel, stride, dilation):
+    """Counted along one axis: the positions of all windows, and how many of them are different."""
+    taken = [start + dilation * place for start in range(0, 60, stride) for place in range(kernel)]
+    layers = nn.MaxPool2d(kernel, stride, dilation=dilation), nn.Conv2d(3, 3, 3, padding=1), nn.ReLU()
+    _, events = record(conv_net(nn.ReLU(), *layers, size=12), torch.randn(2, 1, 12, 12))
+    (pooling,) = [event for event in events if isinstance(event, Pooling)]
+    assert pooling.overlapping == (len(set(taken)) < len(taken))
+
+
 class ChannelNorm(nn.Module):
     """A hand-written norm over the channels: its mean is no pooling."""
 

@@ -155,7 +155,8 @@ class Recorder(TorchFunctionMode):
         else:
             kernel = kwargs["kernel_size"] if "kernel_size" in kwargs else args[1]
             stride = kwargs.get("stride") or (args[2] if len(args) > 2 else None) or kernel
-            overlapping = any(size > step for size, step in zip(as_tuple(kernel), as_tuple(stride), strict=False))
+            dilation = kwargs["dilation"] if "dilation" in kwargs else args[4] if len(args) > 4 else 1
+            overlapping = any(map(overlap, as_tuple(kernel), as_tuple(stride), as_tuple(dilation)))
         self.events.append(Pooling(given.shape, value.shape, positions, overlapping))
         return (value, positions) if asked else value
 
@@ -189,6 +190,11 @@ def column(value: Tensor) -> Tensor:
 
 def as_tuple(size: Any) -> tuple[int, ...]:
     return (size,) * 3 if isinstance(size, int) else tuple(size)
+
+
+def overlap(size: int, step: int, apart: int) -> bool:
+    """Return whether two windows share a position, given a pooling's kernel size, stride and dilation."""
+    return any(apart * taken % step == 0 for taken in range(1, size))
 
 
 def call_again(func: Callable[..., Any], rest: tuple[Any, ...], kwargs: dict[str, Any], value: Tensor) -> Tensor:
