@@ -109,11 +109,13 @@ def is_classes(output: Tensor, targets: Tensor) -> bool:
 def as_labels(output: Tensor, targets: Tensor) -> Tensor:
     """Return the logits in the shape of the targets, where those of a single label may be a column.
 
-    Raise ValueError unless the targets are zeros and ones.
+    Raise ValueError unless the targets are zeros and ones, and as many as the logits.
     """
     if bool(((targets != 0) & (targets != 1)).any()):
         raise ValueError("wants class numbers, or labels that are zeros and ones; these targets are neither")
-    return output.reshape(targets.shape) if output.numel() == targets.numel() else output
+    if output.numel() != targets.numel():
+        raise ValueError(f"outputs of shape {tuple(output.shape)}, targets of {tuple(targets.shape)}")
+    return output.reshape(targets.shape)
 
 
 def samples(output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,10 +180,10 @@ def named(name: str, known: Sequence[Metric] = ()) -> Metric:
 
 
 def as_metric(name: str, given: Measure | Metric | str) -> Metric:
-    """Return a known metric or a function as a metric of this name; a Metric is returned as it is."""
+    """Return a known metric, another Metric or a function as a metric of this name."""
     if isinstance(given, str):
-        return replace(named(given), name=name)
-    return given if isinstance(given, Metric) else Metric(name, given)
+        given = named(given)
+    return replace(given, name=name) if isinstance(given, Metric) else Metric(name, given)
 
 
 def loss_as_metric(loss: LossFunction) -> Metric:

@@ -70,6 +70,11 @@ def test_what_cannot_be_said_is_not_a_number():
     assert math.isnan(measure("r2", torch.zeros(3), torch.ones(3)))
 
 
+def test_labels_that_are_fewer_than_the_outputs_are_not_broadcast():
+    with pytest.raises(ValueError, match=r"outputs of shape \(3, 3\), targets of \(3,\)"):
+        measure("accuracy", torch.zeros(3, 3), torch.ones(3))
+
+
 def test_the_one_to_judge_by_comes_first():
     assert [metric.name for metric in metrics_of("f1, accuracy", None)] == ["f1", "accuracy"]
     own = {"a": lambda *_: 0.0, "b": Metric("b", lambda *_: 0.0, higher=False)}
@@ -85,8 +90,9 @@ def test_forms_in_which_they_are_asked_for():
         return 0.0
 
     assert [(m.name, m.higher) for m in metrics_of(error, None, "lower")] == [("error", False)]
-    (named,) = metrics_of({"distance": "mae"}, None)
-    assert (named.name, named.higher) == ("distance", False)
+    for known in ("mae", Metric("mae", error, higher=False)):
+        (named,) = metrics_of({"distance": known}, None)
+        assert (named.name, named.higher) == ("distance", False)
     assert metrics_of("error, f1", None, known=metrics_of(error, None))[0].measure is error
     assert [m.name for m in metrics_of(None, cross_entropy)] == ["test_loss"]  # the log's own `loss` is another
     with pytest.raises(SettingsError, match="metric loss: this name means something else in a run's log"):

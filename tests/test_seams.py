@@ -143,6 +143,7 @@ def test_passes_give_every_client_steps_of_its_own(clients, model, tmp_path):
         assert [log.clients[n]["hyper"]["steps"] for n in "012"] == [6, 6, 4]
         assert client_steps(log.__dict__, 99) == 16
     assert client_steps({"hyper": {"lr": 1.0}, "clients": {"0": {}, "4": {}}}, 7) == 14
+    assert client_steps({"hyper": {"steps": 8}, "clients": {"0": {}, "4": {"done": 0.375}}}, 7) == 11
     again = federate(model, clients, **plain, replay=str(tmp_path / "run"))
     assert params_sha256(again.state.params) == params_sha256(run.state.params)
     other = federate(model, clients, steps=6, **plain)

@@ -6,9 +6,11 @@ import json
 import pytest
 
 from fedaccord import config
+from fedaccord.core.records import RoundLog
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import drive
 from fedaccord.runtime.folder import RunFolder
+from fedaccord.runtime.trackers import CsvTracker
 from fedaccord.tasks import find_task
 
 
@@ -51,6 +53,21 @@ def test_the_csv_has_a_line_a_round_also_after_a_kill(stopped):
         assert line["accuracy"] == (str(log.metrics["accuracy"]) if log.metrics else "")
         assert float(line["hyper/lr"]) == log.hyper["lr"]
         assert float(line["tuner_mean/lr"]) == log.policy["mean"]["lr"]
+
+
+def test_the_csv_gets_a_column_for_a_figure_that_comes_later(tmp_path):
+    """Nobody counted in round 1, so it has no step; the metric is measured in round 2 for the first time."""
+    with RunFolder.create(tmp_path / "run", config.make({})) as folder:
+        tracker = CsvTracker(folder, ["accuracy"])
+        tracker.begin([RoundLog(1, {"lr": 0.5}, [0], [], 1.0, {}, None, {}, "skipped", {})])
+        tracker.show(RoundLog(2, {"lr": 0.5}, [0], [], 0.5, {"accuracy": 0.75}, 0.5, {}, None, {}, step_norm=2.0))
+        tracker.end()
+    with open(tmp_path / "run" / "rounds.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["round"], line["loss"], line["accuracy"], line["step_norm"]) for line in lines] == [
+        ("1", "1.0", "", ""),
+        ("2", "0.5", "0.75", "2.0"),
+    ]
 
 
 @pytest.mark.slow

@@ -140,10 +140,12 @@ def check_manifest(body: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is no number")
     rounds = [body["round"], body["log_bytes"], *body["accepted"].values(), *(body["previous_accepted"] or {}).values()]
     kept = body.get("kept")
-    if kept is not None and (type(kept["score"]) not in (int, float) or not isinstance(kept["round"], int)):
-        raise ValueError("the best model has no round or score")
+    if kept is not None:
+        rounds.append(kept["round"])
+        if type(kept["score"]) not in (int, float):
+            raise ValueError("the best model has no score")
     if not all(type(each) is int and 0 <= each < 2**63 for each in rounds):
-        raise ValueError("a round is no number of one")
+        raise ValueError("a round is no count")
     if not isinstance(body["policy"], dict) or not isinstance(body["about"], str):
         raise ValueError("policy or fingerprint are of the wrong type")
     if not isinstance(body.get("processor", ""), str):

@@ -256,12 +256,13 @@ def read_end(path: Path) -> tuple[int, dict[str, Any] | None]:
 
 
 def client_steps(line: Mapping[str, Any], fixed: int) -> int:
-    """Sum the SGD iterations of all clients that counted in a round, by its line of the log.
+    """Sum the SGD iterations that all clients that counted did in a round, by its line of the log.
 
     `fixed`: the number in the settings, for a log that has none because it was neither scheduled nor chosen.
     """
     shared = line["hyper"].get("steps", fixed)
-    return sum(int(client.get("hyper", {}).get("steps", shared)) for client in line["clients"].values())
+    asked = ((client, int(client.get("hyper", {}).get("steps", shared))) for client in line["clients"].values())
+    return sum(round(client.get("done", 1.0) * steps) for client, steps in asked)
 
 
 def open_log(path: Path) -> tuple[IO[bytes], float]:

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, TextIO
 
@@ -46,9 +46,9 @@ class CsvTracker(View):
     """The file rounds.csv, with one line for each round, written anew from the log at every start."""
 
     def __init__(self, folder: RunFolder, metrics: Sequence[str]):
-        self.path, self.metrics = folder.path / CSV, metrics
+        self.path = folder.path / CSV
         self.file: TextIO | None = None
-        self.columns: list[str] = []
+        self.columns = ["loss", *metrics, "reward"]
 
     def begin(self, done: Sequence[RoundLog]) -> None:
         try:
@@ -61,15 +61,24 @@ class CsvTracker(View):
     def show(self, log: RoundLog) -> None:
         assert self.file is not None
         found = figures(log)
-        writer = csv.writer(self.file)
         try:
-            if not self.columns:
-                self.columns = list(dict.fromkeys(["loss", *self.metrics, "reward", *found]))
-                writer.writerow(["round", *self.columns])
-            writer.writerow([log.round, *(found.get(name, "") for name in self.columns)])
+            if not found.keys() <= set(self.columns):
+                self.widen(self.file, found)
+            csv.writer(self.file).writerow([log.round, *(found.get(name, "") for name in self.columns)])
             self.file.flush()
         except OSError as error:
             raise cannot_be_written(self.path, error) from error
+
+    def widen(self, file: TextIO, names: Iterable[str]) -> None:
+        """Write the file anew with a column for each of these figures, which are empty in the rows of before."""
+        with open(self.path, newline="", encoding="utf-8") as before:
+            rows = list(csv.DictReader(before))
+        self.columns = list(dict.fromkeys([*self.columns, *names]))
+        file.seek(0)
+        file.truncate()
+        writer = csv.DictWriter(file, ["round", *self.columns], restval="")
+        writer.writeheader()
+        writer.writerows(rows)
 
     def end(self) -> None:
         if self.file is not None:
