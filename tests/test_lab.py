@@ -435,7 +435,7 @@ SMALL = lab.Problem(
     (Schedule(0.1, 1.0, 2), Schedule(0.2, 0.98, 2)),
 )
 PROBLEMS = {"small": SMALL, "small-clients": lab.without_server(SMALL)}
-MOST = 3
+MOST, RUNS = 3, 2
 WORDS = ["--problems", "small,small-clients", "--parts", "FA", "--seeds", "1", "--candidates", "random"]
 WORDS += ["--candidate", "still:hyper_lr=0,grid=lr = 0.1..0.2/2; steps = 1..2/2"]
 
@@ -465,6 +465,7 @@ def measured(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lab, "PROBLEMS", PROBLEMS)
         patch.setattr(searching, "MOST", MOST)
+        patch.setattr(searching, "RUNS", RUNS)
         patch.setattr(runner, "open_child", noted)
         for code in (130, 0):
             started.append([])
@@ -482,8 +483,8 @@ def test_a_lab_that_was_stopped_goes_on_and_is_whole(measured):
     luck; the best and two candidates run on both problems."""
     folder, (before, after) = measured
     runs = sorted(path.parent for path in folder.rglob("settings.toml"))
-    again = len(list((folder / "small").glob("FA-lr*-s1[12]")))
-    assert 2 <= again <= 6
+    again = len(list((folder / "small").glob("FA-lr*-s11")))
+    assert 1 <= again <= 3
     assert len(runs) == 3 + again + 2 * (1 + 2)
     assert {f"{run.parent.name}/{run.name}" for run in runs} == {*before, *after}
     assert len(before) <= 2 < len(after)
@@ -493,18 +494,18 @@ def test_a_lab_that_was_stopped_goes_on_and_is_whole(measured):
         assert (run / "rounds.jsonl.gz").is_file()
 
 
-def test_the_oracle_is_the_best_on_the_server_s_set_with_three_seeds(measured):
+def test_the_oracle_is_the_best_on_the_server_s_set_with_both_seeds(measured):
     folder, _ = measured
     about = json.loads((folder / "small" / "FA-oracle.json").read_text())
     losses = defaultdict(list)
-    for seed in (10, 11, 12):
+    for seed in (10, 11):
         for path in (folder / "small").glob(f"FA-lr*-s{seed}"):
             settings = read_settings(path)
             loss = np.mean([each["loss"] for each in read_rounds(path)][-5:])
             losses[settings.lr, settings.lr_decay, settings.steps].append(loss)
     assert len(losses) == MOST
     lowest = min(losses, key=lambda each: np.mean(losses[each]))
-    assert len(losses[lowest]) == 3
+    assert len(losses[lowest]) == RUNS
     chosen = about["chosen"]
     assert (chosen["lr"], chosen["lr_decay"], chosen["steps"]) == lowest
     for each in about["tried"]:

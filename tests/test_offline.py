@@ -78,9 +78,8 @@ def test_the_usual_commands_use_no_network(watched, tmp_path):
     commands = [
         [*run, "--name", "a"],
         ["resume", "runs/a", "--rounds", "3", "--json"],
-        [*run, "--name", "b", "--method", "FA"],
         study,
-        ["report", "runs/a", "runs/b", "-o", "report.html"],
+        ["report", "runs/a", "-o", "report.html"],
         ["export", "runs/a", "-o", "model.safetensors"],
         ["export", "runs/a", "-o", "model.pt2"],
         ["data", "list"],

@@ -53,7 +53,7 @@ def digits(folder, engine, **more):
     """Rounds of many iterations: a node that is killed in the middle of one must not be done already."""
     task = find_task("digits")
     tuned = {"method": "FA+RM+AH", "grid": "lr = 0.05..0.5/9 log; steps = 100, 150"}
-    settings = config.make(task.defaults("non-iid"), {"task": "digits", "rounds": 4, "engine": engine}, tuned, more)
+    settings = config.make(task.defaults("non-iid"), {"task": "digits", "rounds": 3, "engine": engine}, tuned, more)
     simulation = from_task(task, settings)
     return simulation, RunFolder.create(folder, simulation.settings)
 
@@ -115,16 +115,6 @@ def test_two_nodes_give_the_bits_of_a_loop_also_when_one_is_lost(cluster, tmp_pa
     with folder:
         expected = drive(simulation, folder, None)
 
-    simulation, folder = digits(tmp_path / "ray", "ray", address=made.address)
-    with folder:
-        outcome = drive(simulation, folder, None)
-    assert params_sha256(outcome.state.params) == params_sha256(expected.state.params)
-    assert outcome.state.policy == expected.state.policy
-    for client in range(10):
-        assert [file.name for file in sorted((tmp_path / "ray" / "private" / str(client)).iterdir())] == [
-            file.name for file in sorted((tmp_path / "serial" / "private" / str(client)).iterdir())
-        ]  # the name carries the round and the checksum
-
     simulation, folder = digits(tmp_path / "lost", "ray", address=made.address)
     engine = simulation.experiment.engine
     plain, left = engine.train, []
@@ -132,7 +122,7 @@ def test_two_nodes_give_the_bits_of_a_loop_also_when_one_is_lost(cluster, tmp_pa
     def with_a_loss(work):
         updates = plain(work)
         yield next(updates)
-        if work.round == 3:
+        if work.round == 2:
             made.remove_node(second, allow_graceful=False)
         yield from updates
         left.append(len(engine.actors))
@@ -140,9 +130,14 @@ def test_two_nodes_give_the_bits_of_a_loop_also_when_one_is_lost(cluster, tmp_pa
     engine.train = with_a_loss
     with folder:
         outcome = drive(simulation, folder, None)
-    # in round 3 an actor was lost; the round was finished without it, or on a busy machine its last answers came first
-    assert (left[1], left[3]) == (2, 1)
+    # in round 2 an actor was lost; the round was finished without it, or on a busy machine its last answers came first
+    assert (left[0], left[2]) == (2, 1)
     assert params_sha256(outcome.state.params) == params_sha256(expected.state.params)
+    assert outcome.state.policy == expected.state.policy
+    for client in range(10):
+        assert [file.name for file in sorted((tmp_path / "lost" / "private" / str(client)).iterdir())] == [
+            file.name for file in sorted((tmp_path / "serial" / "private" / str(client)).iterdir())
+        ]  # the name carries the round and the checksum
 
 
 def large_site():
