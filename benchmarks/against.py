@@ -1,10 +1,10 @@
-"""fedaccord against Flower's simulation and pfl: the same model, data, clients, mini-batch size, steps and rounds.
+"""Time fedaccord, Flower's simulation and pfl on the same model, data, clients, mini-batch size, steps and rounds.
 
     python benchmarks/against.py --task mnist --repeats 3 -o results/bench
 
-Each framework runs in a virtual environment of its own, made here the first time (about a gigabyte each). In every
-repeat all of them run once, in turn; what counts is the median time of a round without the first. The loss on held-out
-examples after the last round shows that it was the same work.
+Each framework runs in a virtual environment of its own, which is made the first time (about a gigabyte each). In every
+repeat each of them runs once, in turn; what counts is the median time of a round, the first left out. The loss on
+held-out examples after the last round shows that all did the same work.
 """
 
 import argparse
@@ -38,7 +38,10 @@ NEEDS = {"flower": ["flwr[simulation]==1.41.0"], "pfl": ["pfl", "h5py"]}
 
 
 def environment(name: str, root: Path) -> Path:
-    """The Python of this framework's environment; torch by itself first, as its pin keeps the GPU libraries away."""
+    """Return the Python of this framework's virtual environment, which is made if it is not there.
+
+    Torch is installed by itself first, as its pin keeps the GPU libraries away.
+    """
     folder = root / name
     python = folder / "bin" / "python"
     if not (folder / ".ready").exists():
@@ -52,7 +55,7 @@ def environment(name: str, root: Path) -> Path:
 
 
 def write_work(task: str, folder: Path) -> None:
-    """The work as files that need nothing of fedaccord but its networks."""
+    """Write the work of every framework into files that need nothing of fedaccord but its networks."""
     setup = prepared(task, "FA", engine="serial", augment=False)
     site = setup.experiment.engine.site
     np.save(folder / "inputs.npy", np.concatenate([site.prepare(c.inputs, None).numpy() for c in site.clients]))
@@ -76,7 +79,10 @@ def write_work(task: str, folder: Path) -> None:
 
 
 def ours(task: str, folder: Path) -> dict:
-    """The same rounds here, as `fedaccord run` would do them; a round is training, averaging and the policy."""
+    """Run the rounds in fedaccord, as `fedaccord run` does; return the seconds of each but the first, and the loss.
+
+    The time of a round is that of training, averaging and the policy.
+    """
     settings = {"rounds": ROUNDS[task], "steps": STEPS[task], "lr_decay": 1.0, "augment": False, "test_every": 10**6}
     outcome = drive(prepared(task, "FA", **settings), None, None)
     seconds = [log.seconds["train"] + log.seconds["aggregate"] + log.seconds["policy"] for log in outcome.rounds]
@@ -90,6 +96,7 @@ def ours(task: str, folder: Path) -> dict:
 
 
 def theirs(name: str, root: Path, folder: Path) -> dict:
+    """Run the rounds in another framework, with its own Python, and return what its script reports."""
     kind, script, argument = OTHERS[name]
     surroundings = {**os.environ, "FEDACCORD_AGAINST": str(folder), "PYTHONPATH": str(HERE / "others")}
     surroundings.pop("OMP_NUM_THREADS", None)  # torch's default threads, unless the script says otherwise

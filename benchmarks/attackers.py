@@ -1,8 +1,8 @@
-"""One client in ten lies: it sends -100 times its update. What each way of joining updates makes of that.
+"""Measure how each aggregation rule copes with one client in ten that lies: it sends -100 times its update.
 
 python benchmarks/attackers.py --task digits --rounds 60 --seeds 3
 
-Per split and rule: the test accuracy if that client is honest, if it stays away, and if it lies.
+It prints, for each split and rule, the test accuracy if that client is honest, if it stays away, and if it lies.
 """
 
 import argparse
@@ -22,7 +22,7 @@ HONEST, AWAY, LIES = "honest", "away", "lies"
 
 
 def accuracy(options: argparse.Namespace, split: str, rule: str, seed: int, way: str) -> float:
-    """Of a whole run in which client 0 behaves this way."""
+    """Return the last test accuracy, in percent, of a run in which client 0 is honest, stays away or lies."""
     task = find_task(options.task)
     own = {"task": options.task, "split": split, "method": options.method, "rounds": options.rounds, "seed": seed}
     made = from_task(task, config.make(task.defaults(split), own, {"robust": rule, "engine": options.engine}))
@@ -41,7 +41,7 @@ def accuracy(options: argparse.Namespace, split: str, rule: str, seed: int, way:
 
 
 def turned(order: Order, update: ClientUpdate, times: float) -> ClientUpdate:
-    """w_t - times (w_i - w_t)."""
+    """Replace the update's parameters w_i by w_t - times (w_i - w_t), in place, and return it."""
     for name, value in update.params.items():
         if value.is_floating_point():
             update.params[name] = order.params[name] - times * (value - order.params[name])

@@ -1,4 +1,4 @@
-"""What a round of a real federation costs beyond training: three nodes on loopback, TLS, node keys, one SGD step.
+"""Measure what a round of a real federation costs beyond training: three nodes on loopback, TLS, node keys, one step.
 
 python benchmarks/federation_overhead.py --task mnist
 """
@@ -25,7 +25,7 @@ def main() -> int:
     own = {"task": options.task, "split": "dirichlet", "alpha": 0.3, "clients": 3, "rounds": options.rounds, "steps": 1}
     settings = config.make(find_task(options.task).defaults("dirichlet"), own, {"test_every": options.rounds})
     out = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the server's own words
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the server writes to standard output too
     with tempfile.TemporaryDirectory() as folder:
         run(Path(folder), settings)
         waits = [line["seconds"]["train"] for line in read_rounds(Path(folder) / "run")][1:]  # the first calls the roll

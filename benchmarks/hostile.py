@@ -1,8 +1,8 @@
-"""Hostile updates of many kinds, by seed, against the server's two ends and against Flower's own FedAvg.
+"""Try hostile updates of many kinds, by seed, on the server's two ends and on Flower's own FedAvg.
 
 python -m benchmarks.hostile --count 10000
 
-What is tried is in benchmarks/chaos/updates.py; the same values go to flwr.serverapp.strategy.FedAvg.
+The updates are those of benchmarks/chaos/updates.py; the same values go to flwr.serverapp.strategy.FedAvg.
 """
 
 import argparse
@@ -18,7 +18,10 @@ from benchmarks.chaos.updates import ENDS, METHODS, Scene, attempt, hostile, rea
 
 
 def at_flowers_fedavg(scene: Scene, bad: Reply) -> str:
-    """What stock FedAvg makes of it: left out, moved, not finite, or an exception that ends the run."""
+    """Return what Flower's FedAvg makes of a hostile reply: "left out", "counted", "not finite" or "exception".
+
+    An exception would end the run. "no record" means that flwr has no way to write the reply.
+    """
     from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.serverapp.strategy import FedAvg
 
@@ -51,8 +54,8 @@ def at_flowers_fedavg(scene: Scene, bad: Reply) -> str:
 
 NOT_FLOWERS = ("duplicate client", "unknown client", "late", "slot that nobody declared",
                "slot missing, NaN, huge or misshapen", "absurd loss")  # fmt: skip
-"""Kinds that do not reach a strategy of Flower's: its grid answers for them, or it has no such thing. (It averages
-losses, too, but no model comes of them.)"""
+"""Kinds that do not reach a strategy of Flower's: its grid handles them, or it has no such thing. (It averages losses,
+too, but they do not change the model.)"""
 
 
 def main() -> int:

@@ -36,7 +36,7 @@ def settings_of(task: str, rounds: int, deadline: float) -> config.Settings:
 
 
 def run(folder: Path, settings: config.Settings, kill=None) -> dict:
-    """One whole federation; `kill` is called with it in a thread of its own."""
+    """Run a whole federation, and return how it ended; `kill` is called with it in a thread of its own."""
     (folder / "settings.toml").write_text(config.to_toml(settings))
     local = LocalFederation(folder, NODES, json=True)
     killer = threading.Thread(target=kill, args=(local,), daemon=True) if kill else None
@@ -61,13 +61,13 @@ def run(folder: Path, settings: config.Settings, kill=None) -> dict:
         "theta": private.hexdigest(),
         "rounds": len(lines),
         "refused": sum(len(line["refused"]) for line in lines),
-        "after": sum(sum(line["seconds"].values()) for line in lines[1:]),  # the first round
+        "after": sum(sum(line["seconds"].values()) for line in lines[1:]),  # the seconds of all rounds but the first
         "seconds": took,
     }
 
 
 def killer(what: str, delay: float, stay_dead: bool, told: dict):
-    """Waits for the first round to be logged, then for a random time, then kills."""
+    """Return a function that waits until the first round is logged, and kills a process `delay` seconds later."""
 
     def kill(local: LocalFederation) -> None:
         log = local.folder / "run" / "rounds.jsonl"
@@ -112,7 +112,7 @@ def main() -> int:
     draw = random.Random(options.seed)
     settings = settings_of(options.task, options.rounds, 8.0 if options.stay_dead else 300.0)
     out = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the servers' own words
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the servers write to standard output too
 
     def say(text: str) -> None:
         os.write(out, f"{text}\n".encode())
@@ -131,10 +131,10 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as folder:
                 found = run(Path(folder), settings, killer(what, delay, options.stay_dead, told))
             if not told:
-                continue  # it was over before: not a trial
+                continue  # the run was over before the kill: not a trial
             same = all(found[key] == calm[key] for key in ("params", "psi", "theta"))
             if options.stay_dead and same:
-                continue  # it had done its last round before
+                continue  # the killed process had done its last round before
             number += 1
             total += 1
             fine = found["status"] == 0 and found["rounds"] == options.rounds

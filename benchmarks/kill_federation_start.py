@@ -3,7 +3,7 @@
 python benchmarks/kill_federation_start.py --kills 20
 
 Half of the kills hit `up` alone, half its SuperLink; half of each come at a random instant, half while the SuperLink
-makes its database. Each kill has a folder of its own. At last, both are killed so many times in a row in one folder.
+makes its database. Each kill has a folder of its own. Finally, both are killed as many times in a row in one folder.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def start(folder: Path) -> "subprocess.Popen[str]":
 
 
 def result(up: "subprocess.Popen[str]") -> str:
-    """The hash that it ends with, or how else it ended."""
+    """Wait for `up` to end, and return the hash of the final parameters, or its exit status if it failed."""
     said = up.communicate()[0].splitlines()
     return json.loads(said[-1])["params_sha256"] if up.returncode == 0 else f"status {up.returncode}"
 
@@ -76,7 +76,7 @@ def measure(folder: Path) -> Calm:
 
 
 def kill(folder: Path, what: str, when: str, calm: Calm, draw: random.Random) -> "tuple[subprocess.Popen[str], str]":
-    """Start it and kill `what` (up, superlink or both); `up`, and the instant in words or "" if nothing was hit."""
+    """Start `up` and kill `what` (up, superlink, both); return `up` and the instant in words, "" if nothing was hit."""
     up = start(folder)
     if when == "database":
         size = draw.uniform(0, calm.database)
@@ -125,7 +125,7 @@ def main() -> int:
             found = result(up)
             made_anew = bool(list(folder.glob("link-half-made-*")))
         if not instant:
-            continue  # it was over before: not a trial
+            continue  # it was over before the kill: not a trial
         plan.pop(0)
         good += found == calm.hash
         half += made_anew

@@ -1,5 +1,6 @@
-"""SIGKILL a random worker of a pool at a random instant of a run, again and again: every run must end with the hash
-of the undisturbed serial one.
+"""SIGKILL random workers of a pool at random instants of a run, again and again.
+
+Every run must end with the hashes of an undisturbed serial one.
 
     python benchmarks/kill_workers.py --kills 50
     python benchmarks/kill_workers.py --kills 10 -- digits --rounds 30 --method FA+RM+AH

@@ -1,4 +1,4 @@
-"""The longest client steps in the logs of recorded runs: what a limit on an update's norm must let through.
+"""Print the longest client steps in the logs of recorded runs: a limit on an update's norm must let them through.
 
 python benchmarks/longest_steps.py results
 """

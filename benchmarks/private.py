@@ -1,4 +1,4 @@
-"""What client-level differential privacy costs on few clients and on more: accuracy and epsilon on digits.
+"""Measure the cost of client-level differential privacy with few clients and with more: accuracy and epsilon on digits.
 
 python benchmarks/private.py --rounds 60 --seeds 3
 """

@@ -1,4 +1,6 @@
-"""Milliseconds of a client's step, for comparing two trees: run it with each in turn, several times, and take medians.
+"""Print the milliseconds of a client's step.
+
+To compare two trees, run it with each in turn, several times, and take medians.
 
 PYTHONPATH=path/to/tree python benchmarks/step_seconds.py cifar10 FA+RM 3
 """

@@ -1,8 +1,9 @@
-"""Two small tables, clients sorted by target, against scikit-learn's own models on the pooled data.
+"""Compare training on two small tables, clients sorted by target, with scikit-learn's models on the pooled data.
 
     python benchmarks/tables_against_sklearn.py [--seeds 3] [--methods FA,FA+AH,FA+RM+AH]
 
-The test set is the same for all; its size is the noise: the deviation over 1,000 draws of as many of its examples.
+The test set is the same for all. The noise that is printed comes of its size: the standard deviation of the score over
+1,000 draws, with replacement, of as many of its examples.
 """
 
 import argparse
@@ -33,7 +34,7 @@ POOLED = {
 
 
 def federated(name: str, method: str, seed: int) -> np.ndarray:
-    """What the model that is handed out says of the test set."""
+    """Train with this method, and return what the model that is handed out predicts for the test set."""
     task = PRESETS[name]
     setup = from_task(task, task.resolved(method=method, seed=seed, test_every=100))
     outcome = drive(setup, None, None)
@@ -45,6 +46,7 @@ def federated(name: str, method: str, seed: int) -> np.ndarray:
 
 
 def noise(score, targets: np.ndarray, said: np.ndarray) -> float:
+    """Return the standard deviation of the score over 1,000 draws, with replacement, of the test examples."""
     rng = np.random.default_rng(0)
     draws = [rng.integers(0, len(targets), len(targets)) for _ in range(1000)]
     return statistics.stdev(float(score(targets[each], said[each])) for each in draws)

@@ -1,4 +1,4 @@
-"""Peak memory of a thousand clients of the CIFAR network with representation matching (theta_i on disk).
+"""Measure the peak memory of a thousand clients of the CIFAR network with representation matching (theta_i on disk).
 
 python benchmarks/thousand_clients.py
 """

@@ -1,8 +1,8 @@
-"""What tuning costs: the share of a round spent on sampling, updating the policy and measuring the loss.
+"""Print what tuning costs: the share of a round spent on sampling, updating the policy and measuring the loss.
 
     python benchmarks/tuning_overhead.py results/earlier/cifar10-non-iid-FA+AH-C0.5-s0
 
-Rounds in which the test accuracy was measured as well are left out: that is for us, not for the tuner.
+Rounds in which the test accuracy was measured as well are left out: the tuner does not need it.
 """
 
 import argparse

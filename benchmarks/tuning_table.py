@@ -1,4 +1,4 @@
-"""What the tuner reached: the last test accuracy of every FA+AH run, and where the mean of its distribution went.
+"""Tabulate what the tuner reached: the last test accuracy of every FA+AH run, and how its distribution's mean moved.
 
 python benchmarks/tuning_table.py results/mnist results/earlier
 """

@@ -1,4 +1,4 @@
-"""Docstrings explain arguments in two columns; the site shows them as a list."""
+"""A griffe extension: what our docstrings explain in two columns, the site shows as a list."""
 
 import re
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from griffe import Extension, Object
 
 ENTRY = re.compile(r"^(\w+) {2,}(\S.*(?:\n {2,}\S.*)*)$", re.MULTILINE)
-"""A name, two spaces or more, its explanation; lines that go on are indented."""
+"""A name, two spaces or more, and its explanation, whose further lines are indented."""
 
 
 def as_list(text: str) -> str:

@@ -14,7 +14,7 @@ def executed(path: Path, folder: Path) -> NotebookNode:
     """Return the notebook as it is after all cells ran in this folder; a cell that fails raises."""
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=300, record_timing=False, resources={"metadata": {"path": str(folder)}}).execute()
-    notebook.metadata.pop("language_info", None)  # the version of the Python at hand
+    notebook.metadata.pop("language_info", None)  # it names the version of the Python that ran the cells
     return notebook
 
 

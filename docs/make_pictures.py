@@ -18,7 +18,7 @@ DOCS = Path(__file__).parent
 
 
 class Recorder(LiveView):
-    """The live view without the terminal: only its last picture is kept."""
+    """A live view that shows nothing while a run goes on, and prints its last picture at the end."""
 
     def begin(self, done):
         self.logs = list(done)
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def put_tables(page: Path) -> None:
-    """Between `<!-- table NAME -->` and `<!-- end -->`: results/tables/NAME.md without its heading."""
+    """Put results/tables/NAME.md, without its heading, between `<!-- table NAME -->` and `<!-- end -->` of a page."""
 
     def table(found: re.Match[str]) -> str:
         text = (DOCS.parent / "results" / "tables" / f"{found[1]}.md").read_text()
@@ -56,7 +56,7 @@ def put_tables(page: Path) -> None:
 
 
 def page_picture() -> None:
-    """The page that `make run` leaves, in a browser."""
+    """Take a screenshot, in a browser, of the report page that `make run` leaves."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
-"""What the site has besides docs/: the README as its home, the notebook, the examples, the settings.
+"""MkDocs hooks: they add the README as home page, the notebook, the examples and the settings to the pages of docs/.
 
-Files are linked to each other as they lie in the repository; here those links are made to point at the site's pages.
+Files link to each other as they lie in the repository; these links are rewritten to lead to the pages of the site.
 """
 
 import base64
@@ -21,14 +21,14 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
-"""Pages that lie beside docs/, and what they are called on the site."""
+"""Files outside docs/ that become pages, with their names on the site."""
 FOLDERS = {"examples": "examples.md", "results": "results.md"}
-"""Pages that stand for a folder beside docs/."""
+"""Folders outside docs/, with the page that stands for each."""
 LINK = re.compile(r"""(\]\(|\bsrc=")([^)"\s#:]+)""")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add every page that nav does not name."""
+    """Add to the navigation, under More, every page of docs/ that it does not name."""
     assert config.nav is not None
     named = json.dumps(config.nav)
     there = sorted(path.name for path in Path(config.docs_dir).glob("*.md"))
@@ -52,7 +52,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     add("examples.md", listing("examples", "Whole files to copy; a test runs each of them."))
     add("settings.md", settings())
     for name in sorted({target for page in files.documentation_pages() for target in targets(page)}):
-        if (ROOT / name).is_file() and name not in files.src_uris:  # a figure, the license ...: linked, so shown
+        if (ROOT / name).is_file() and name not in files.src_uris:  # a linked file, such as a figure or the licence
             add(name, (ROOT / name).read_bytes())
         elif name.startswith("files/"):
             add(name, listing(name.removeprefix("files/").removesuffix(".md")), InclusionLevel.NOT_IN_NAV)
@@ -65,12 +65,12 @@ def on_page_markdown(markdown: str, *, page: Page, **more: Any) -> str:
 
 
 def targets(page: File) -> set[str]:
-    """What of the site a page links to."""
+    """Return the names of the site's files that a page links to."""
     return {target(link, page) for _, link in LINK.findall(page.content_string)}
 
 
 def target(link: str, page: File) -> str:
-    """What a link means on the site: it is written as seen from where the page lies in the repository."""
+    """Return where a link leads on the site; it is relative to where the page lies in the repository."""
     origin = next((source for source, name in PAGES.items() if name == page.src_uri), f"docs/{page.src_uri}")
     path = posixpath.normpath(posixpath.join(posixpath.dirname(origin), link))
     if path.startswith("docs/"):
@@ -82,7 +82,7 @@ def target(link: str, page: File) -> str:
 
 
 def page_of(notebook: Path) -> tuple[str, dict[str, bytes]]:
-    """A notebook's cells and what they showed, as Markdown; and its pictures by name."""
+    """Return a notebook's cells and their output as Markdown, and its pictures by name."""
     parts: list[str] = []
     pictures: dict[str, bytes] = {}
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
@@ -104,7 +104,7 @@ def page_of(notebook: Path) -> tuple[str, dict[str, bytes]]:
 
 
 def listing(folder: str, about: str = "") -> str:
-    """Every file of a folder as it stands."""
+    """Return a page that shows every file of a folder in full, as Markdown."""
     parts = [f"# {folder.capitalize() if about else folder}", about]
     for path in sorted(path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"):
         kind = path.suffix[1:] if path.suffix in (".py", ".toml") else "text"
@@ -116,7 +116,7 @@ def listing(folder: str, about: str = "") -> str:
 
 
 def settings() -> str:
-    """Every setting with its default and its sentence, as the command line has them."""
+    """Return a page with a table of every setting, its default and the help text of the command line, as Markdown."""
     from fedaccord.config import table
 
     where = "Keywords of `federate()`, options of `fedaccord run` (`--batch-size 32`), lines of a TOML file."

@@ -1,1 +1,1 @@
-"""What was tried against fedaccord, and what was lost: `python -m benchmarks.chaos --help`."""
+"""Faults of many kinds, made on purpose, and what was lost by them: `python -m benchmarks.chaos --help`."""

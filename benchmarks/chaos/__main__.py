@@ -32,7 +32,7 @@ from benchmarks.chaos.part import Outcome, Part
 
 MODULES = (kills, order, checkpoints, disk, endurance, federation, updates, orders, capture, stalls, parsers)
 PARTS: Mapping[str, Part] = {part.name: part for module in MODULES for part in module.PARTS}
-"""By name, in the order of the table. A file beside this one has a list of its parts; to add one, add it here."""
+"""All parts by name, in the order of the table. Each module lists its own; a new module has to be added to MODULES."""
 
 
 def main() -> int:
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def go_on(part: Part, count: int, file: Path) -> list[Outcome]:
-    """The first `count` attempts, those that are not in the file made now and added to it."""
+    """Return the outcomes of the first `count` attempts; those that the file lacks are made now and added to it."""
     known = read(file)
     before = time.monotonic()
     for number in range(count):
@@ -82,7 +82,7 @@ def go_on(part: Part, count: int, file: Path) -> list[Outcome]:
 
 
 def read(file: Path) -> dict[int, Outcome]:
-    """The outcomes that are there; a last line that was cut off counts as not made."""
+    """Return the outcomes in a file by the attempt's number; a last line that was cut off is removed from it."""
     if not file.exists():
         return {}
     text = file.read_text()
@@ -93,7 +93,7 @@ def read(file: Path) -> dict[int, Outcome]:
 
 
 def table(outcomes: Mapping[str, Sequence[Outcome]]) -> str:
-    """A row for each part: what was tried how often, how often something was lost, and the largest of each figure."""
+    """Return a Markdown table with a row for each part: the trials, the losses and the largest of each figure."""
     lines = ["| part | what | tried | lost | at most |", "|---|---|---|---|---|"]
     for name, several in outcomes.items():
         figures: dict[str, float] = {}

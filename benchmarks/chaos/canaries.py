@@ -1,4 +1,4 @@
-"""Values and names that must not be found in captured bytes, in any encoding that can reasonably be decoded."""
+"""Search captured bytes for values and names that must not be there, in any encoding that can reasonably be decoded."""
 
 import base64
 import contextlib
@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 LENGTH = 12
-"""Bytes of a needle: too many to occur by chance."""
+"""The length of a needle in bytes: too long to occur by chance."""
 STEP = 200_000
 
 
 def of_numbers(values: np.ndarray) -> set[bytes]:
-    """Needles for float32 numbers, each three of which stand side by side: as they are, in other types and as text."""
+    """Return needles for float32 numbers, three neighbours at a time: as they are, in other types and as text."""
     needles: set[bytes] = set()
     for place in range(0, len(values) - 5, 3):
         some = values[place : place + 6]  # six halves are as long as three floats
@@ -27,22 +27,22 @@ def of_numbers(values: np.ndarray) -> set[bytes]:
 
 
 def of_bytes(data: bytes) -> set[bytes]:
-    """Needles for bytes as they are, in hexadecimal digits, and in base64 at each of the three places to begin."""
+    """Return needles for bytes: as they are, in hexadecimal digits, and in base64 at each of its three alignments."""
     texts = [data, data.hex().encode(), data.hex().upper().encode()]
     for code in (base64.b64encode, base64.urlsafe_b64encode):
         for shift in range(3):
             text = code(bytes(shift) + data).rstrip(b"=")
-            texts.append(text[4:-1] if shift else text[:-1])  # without what depends on the neighbours
+            texts.append(text[4:-1] if shift else text[:-1])  # without the characters that depend on the bytes around
     return {text[:LENGTH] for text in texts if len(text) >= LENGTH}
 
 
 def of_name(name: str) -> set[bytes]:
-    """Needles for a word, also in two bytes a letter."""
+    """Return needles for a word in UTF-8, hexadecimal digits, base64 and UTF-16."""
     return of_bytes(name.encode()) | {name.encode("utf-16-le")[:LENGTH], name.encode("utf-16-be")[:LENGTH]}
 
 
 def found(needles: set[bytes], data: bytes) -> set[bytes]:
-    """Those that are in the data, at any place."""
+    """Return those of the needles that occur anywhere in the data."""
     seen: set[bytes] = set()
     for begin in range(0, len(data), STEP):
         part = data[begin : begin + STEP + LENGTH]
@@ -51,7 +51,7 @@ def found(needles: set[bytes], data: bytes) -> set[bytes]:
 
 
 def unpacked(data: bytes) -> Iterator[bytes]:
-    """What is compressed in the data, wherever it begins: gzip, zlib, and the files of zip archives."""
+    """Yield, unpacked, whatever is compressed in the data: gzip and zlib streams, and the files of a zip archive."""
     for mark, bits in (
         (b"\x1f\x8b\x08", 31),
         (b"\x78\x01", 15),
@@ -72,7 +72,7 @@ def unpacked(data: bytes) -> Iterator[bytes]:
 
 
 def leaks(needles: set[bytes], streams: Sequence[bytes]) -> list[bytes]:
-    """All needles that are in any of the streams, or in what is compressed there."""
+    """Return, sorted, all needles that occur in any of the streams or in what is compressed there."""
     seen: set[bytes] = set()
     for data in streams:
         seen |= found(needles, data)

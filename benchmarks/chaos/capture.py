@@ -1,8 +1,8 @@
-"""Every byte of a federation at the socket, behind TLS termination: declared slots only, and no canary.
+"""Check every byte of a federation at the socket, behind TLS termination: declared slots only, and no canary.
 
-Two nodes, the SuperLink and the server, with a proxy that terminates TLS in front of the SuperLink for each of them.
-Every request and response is taken apart down to the records and the names of the tensors in them. Canaries are in the
-clients' data, in the names of their files and folders, in theta_i and in what a method keeps at a client.
+Two nodes and the server each reach the SuperLink through a port of a proxy that terminates TLS. Every request and
+response is taken apart down to the records and the names of the tensors in them. Canaries are in the clients' data, in
+the names of their files and folders, in theta_i and in what a method keeps at a client.
 """
 
 import logging
@@ -58,7 +58,7 @@ task = Task("captured", load_my_data=load_my_data, load_server_data=load_server_
 
 
 def captured(number: int, folder: Path) -> Outcome:
-    """One federation with one of the methods, and what its bytes are."""
+    """Run a federation with one of the methods, and check the bytes that were captured."""
     ready()
     logging.getLogger("fedaccord").setLevel(logging.CRITICAL)
     method, word = METHODS[number % len(METHODS)], secrets.token_hex(12)
@@ -96,7 +96,7 @@ def captured(number: int, folder: Path) -> Outcome:
 
 
 def settings_of(task: str, method: str) -> config.Settings:
-    """So small a rate that what is planted in theta_i stays as it is."""
+    """Return settings with such a small learning rate that what is planted in theta_i stays as it is."""
     own = {
         "task": task,
         "clients": CLIENTS,
@@ -113,7 +113,7 @@ def settings_of(task: str, method: str) -> config.Settings:
 
 @contextmanager
 def federation(home: Path, settings: config.Settings) -> Iterator[tuple[Any, Proxy]]:
-    """A SuperLink and its nodes, the nodes and the grid of this process behind a proxy each."""
+    """Start a SuperLink and nodes; yield this process's grid, and the proxy through which it and the nodes connect."""
     from fedaccord.flower.adapter import open_grid
     from fedaccord.flower.certificates import Link
     from fedaccord.flower.local import LocalFederation
@@ -143,7 +143,10 @@ class Silent:
 
 
 def spy(grid: Any, home: Path, values: torch.Tensor) -> dict[str, int]:
-    """Plant canaries in what client 1 keeps, after its first round and before it is sent the next one."""
+    """Have canaries planted in what client 1 keeps, after its first round and before it is sent the next order.
+
+    Return a dictionary that holds how many there are as soon as they are planted.
+    """
     planted: dict[str, int] = {}
     push = grid.push_messages
 
@@ -157,7 +160,7 @@ def spy(grid: Any, home: Path, values: torch.Tensor) -> dict[str, int]:
 
 
 def plant(home: Path, values: torch.Tensor) -> dict[str, int]:
-    """Into the largest tensor that client 1 keeps, as soon as it keeps something."""
+    """Write values into the largest tensor that client 1 keeps; return their count, or nothing if it keeps none yet."""
     places = [each.parent for each in (home / "node1").glob("*/1")]
     if not places or not (generations := ClientStore(places[0], in_memory=False).generations(1)):
         return {}

@@ -1,4 +1,4 @@
-"""What captured bytes are: requests and responses of Flower's, the objects in them, and our records in these."""
+"""Take captured bytes apart: Flower's requests and responses, the objects in them, and our records in these."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,12 +21,12 @@ BESIDE = {
     },
     "up": {"client", "round", "examples", "loss", "received_loss", "previous_loss", "why"},
 }
-"""Plain numbers and words that an order and an update may have beside tensors."""
+"""The names of the plain numbers and texts that an order (down) and an update (up) may have beside tensors."""
 
 
 @dataclass
 class Seen:
-    """What was in the bytes."""
+    """What was found in captured bytes: what should not be there, and the records and slots that were."""
 
     odd: list[str] = field(default_factory=list)
     records: dict[str, int] = field(default_factory=lambda: {"down": 0, "up": 0})
@@ -40,7 +40,7 @@ def look_into(asked: Said, answered: Said, model: set[str], declared: Mapping[st
         if "content-encoding" in said.headers:
             seen.odd.append(f"{path} is compressed: {said.headers['content-encoding']}")
     if " 200 " not in f"{answered.line} ":
-        return  # an error's text, in which canaries are looked for too
+        return  # the text of an error, which is searched for canaries all the same
     request, response = (
         as_protobuf(path, said.body, way, seen) for said, way in ((asked, "request"), (answered, "return"))
     )
@@ -54,7 +54,7 @@ def look_into(asked: Said, answered: Said, model: set[str], declared: Mapping[st
 
 
 def as_protobuf(path: str, body: bytes, way: str, seen: Seen) -> Any:
-    """The message that flwr's own client reads or writes there; anything in the body that is not in it is odd."""
+    """Parse a body as the message that flwr's own client has there, and note bytes that are in no field as odd."""
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.runtime import RuntimeHttpClient
     from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -71,7 +71,7 @@ def as_protobuf(path: str, body: bytes, way: str, seen: Seen) -> Any:
 
 
 def look_into_object(content: bytes, way: str, model: set[str], declared: Mapping[str, set[str]], seen: Seen) -> None:
-    """A part of a message of Flower's: a record of ours has only what the method declares."""
+    """Check a part of one of Flower's messages: a record of ours may have only what the method declares."""
     if not content:
         return
     from flwr.app import ConfigRecord

@@ -25,18 +25,18 @@ def truncated(data: bytes, draw: random.Random) -> bytes:
 
 
 def flipped(data: bytes, draw: random.Random) -> bytes:
-    """One bit is another."""
+    """Return the data with a random bit flipped."""
     place, bit = draw.randrange(len(data)), draw.randrange(8)
     return data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
 
 
 @dataclass(frozen=True)
 class Good:
-    """A finished run as it lies on disk, and what its last but one checkpoint holds."""
+    """The files of a finished run, and what its last but one checkpoint holds."""
 
-    files: Mapping[str, bytes]  # by their path in the run folder
-    params: str  # the hash of the last but one
-    log: int  # and how long the log was then
+    files: Mapping[str, bytes]  # by path in the run folder
+    params: str  # the hash of that checkpoint's parameters
+    log: int  # the length of the log at that checkpoint, in bytes
 
 
 @cache
@@ -57,7 +57,7 @@ def newest(suffix: str) -> str:
 
 
 def batch(number: int, scratch: Path, damage: Damage) -> Outcome:
-    """Damage the tensors and the manifest in turn, each time from whole files, and at last go on with the run."""
+    """Damage the manifest and the tensors in turn, each time of whole files, and finally resume the run."""
     draw, kept = random.Random(f"{damage.__name__} {number}"), good()
     folder = scratch / "run"
     for name, data in kept.files.items():
@@ -78,7 +78,7 @@ def batch(number: int, scratch: Path, damage: Damage) -> Outcome:
 
 
 def judge(folder: Path, kept: Good) -> str:
-    """What is wrong with what the product makes of the folder; nothing if it is the last but one checkpoint."""
+    """Return what goes wrong when a run folder is opened, or "" if its last but one checkpoint is loaded."""
     try:
         with RunFolder(folder) as opened:
             found = opened.load()

@@ -1,6 +1,6 @@
-"""Take a run's disk away while it runs: full, or read-only. One line must say so, and the run must go on afterwards.
+"""Fill a run's disk or make it read-only: one line of error must say so, and the run must be resumed afterwards.
 
-Both need root: a small file system of its own (tmpfs) that fills up, and a read-only mount over the run folder.
+Both need root: to mount a small file system (tmpfs) that fills up, or the run folder read-only.
 """
 
 import contextlib
@@ -16,24 +16,24 @@ from benchmarks.chaos.runs import ENGINES, ROUNDS, Ended, appear, begin, end, re
 from fedaccord.cli.outcome import WRONG_USE
 
 SIZES = (60, 684)
-"""KiB of room: from too little for the first checkpoint to nearly enough for all rounds."""
+"""The range of a small disk's size in KiB: from too little for the first checkpoint to nearly enough for all rounds."""
 ROOM = 16 * 1024
-"""KiB that are plenty."""
+"""The size in KiB of a disk on which there is plenty of room."""
 PAGE = 4096
 EARLY = 0.8
-"""The share of the undisturbed run's time within which a disk is taken away."""
+"""The share of an undisturbed run's time within which its disk is filled or made read-only."""
 TRIES = 20
-"""Runs of which one has to run out of disk; the others were over before."""
+"""The most runs of an attempt, which ends with the first that loses its disk: a run may be over before."""
 
 
 def mount(*words: str) -> bool:
-    """Whether it could be mounted."""
+    """Call mount with these arguments, and return whether it succeeded."""
     return subprocess.run(["mount", *words], capture_output=True).returncode == 0
 
 
 @contextlib.contextmanager
 def small_disk(place: Path, kib: int) -> Iterator[bool]:
-    """A file system with so much room; False if nobody lets us have one."""
+    """Mount a file system of this size, to be unmounted at the end; yield False if that is not permitted."""
     place.mkdir()
     mounted = os.geteuid() == 0 and mount("-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(place))
     try:
@@ -44,7 +44,7 @@ def small_disk(place: Path, kib: int) -> Iterator[bool]:
 
 
 def fill(place: Path, leave: int) -> None:
-    """Write until there is no room, then give so many pages back."""
+    """Write a file until the disk is full, then free `leave` pages again."""
     with (place / "filler").open("wb", buffering=0) as filler:
         with contextlib.suppress(OSError):
             while filler.write(bytes(PAGE)):
@@ -53,7 +53,7 @@ def fill(place: Path, leave: int) -> None:
 
 
 def full(number: int, scratch: Path) -> Outcome:
-    """Run on a disk that is too small, or that somebody fills in mid-run; make room and go on."""
+    """Run on a disk that is too small or is filled in mid-run, then make room and resume."""
     engine, draw = ENGINES[number % len(ENGINES)], random.Random(f"full {number}")
     small = number % 2 == 0
     for attempt in range(TRIES):
@@ -78,7 +78,7 @@ def full(number: int, scratch: Path) -> Outcome:
 
 
 def read_only(number: int, scratch: Path) -> Outcome:
-    """Make the folder read-only at a random instant, take that back, go on."""
+    """Make the folder of a run read-only at a random instant, then writable again, and resume."""
     engine, draw = ENGINES[number % len(ENGINES)], random.Random(f"read-only {number}")
     for attempt in range(TRIES):
         folder, said = scratch / str(attempt), scratch / f"said-{attempt}"
@@ -104,7 +104,7 @@ def outcome(ended: Ended, reason: str, folder: Path, engine: str) -> Outcome:
 
 
 def judge(ended: Ended, reason: str, folder: Path, engine: str) -> str:
-    """What is wrong with the way it ended, or with what comes of it now that the disk is as it should be."""
+    """Return what is wrong with how a run ended, or with how it resumes on a good disk, or "" if nothing is."""
     lines = [line for line in ended.complained.splitlines() if reason in line]
     if ended.code != WRONG_USE or len(lines) != 1 or ended.complained.splitlines()[-1] != lines[0]:
         return f"ended with {ended.code}: {ended.complained[-400:]}"

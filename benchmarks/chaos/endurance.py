@@ -1,4 +1,4 @@
-"""Let one process do thousands of rounds of a tiny task, and watch its memory, its open files and its folder grow."""
+"""Run thousands of rounds of a tiny task in one process: memory, open files and the run folder must stay bounded."""
 
 import os
 import resource
@@ -19,18 +19,21 @@ TINY = ("digits", "--method", "FA", "--clients", "2", "--split", "iid", "--steps
 LENGTHS = (3_000, 10_000)
 """Rounds of the first attempt, which is the sample, and of the second."""
 WARM = 2_000
-"""Rounds until the allocator has seen every size that it will be asked for."""
+"""Rounds after which the allocator has seen every size that it will be asked for."""
 SLOPE = 1.0
-"""MiB for 1,000 rounds, at most."""
+"""The limit on the growth of memory, in MiB for 1,000 rounds."""
 FLUSHING = 1
-"""Descriptors that are open besides while something is written."""
+"""How many more descriptors may be open while something is written."""
 SLACK = 1.5
-"""How much longer than the shortest line of the log (the round's number, a metric now and then) the mean one may be."""
+"""The limit on the mean length of the log's last 100 lines, as a multiple of the shortest line's.
+
+Lines differ in length by the round's number and by a metric now and then.
+"""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a process uses after so many rounds."""
+    """What a process uses after a number of rounds."""
 
     round: int
     memory: float  # MiB
@@ -39,7 +42,7 @@ class Sample:
 
 
 def watched(process: "subprocess.Popen[bytes]", folder: Path) -> Iterator[Sample]:
-    """Look every so often, until it ends."""
+    """Yield, about ten times a second, a sample of what a process uses, until it ends."""
     log, read, rounds = folder / "rounds.jsonl", 0, 0
     while process.poll() is None:
         time.sleep(0.1)
@@ -52,14 +55,14 @@ def watched(process: "subprocess.Popen[bytes]", folder: Path) -> Iterator[Sample
         try:
             pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
             files = len(os.listdir(f"/proc/{process.pid}/fd"))
-        except (OSError, IndexError):  # it has just ended
+        except (OSError, IndexError):  # the process has just ended
             return
         names = [name for name in os.listdir(folder / CHECKPOINTS) if not name.startswith(".")]
         yield Sample(rounds, pages * resource.getpagesize() / 2**20, files, len(names))
 
 
 def endure(rounds: int, warm: int, scratch: Path) -> Outcome:
-    """Run so many rounds and judge the samples after `warm` of them."""
+    """Run this many rounds, and judge the samples that are taken after `warm` of them."""
     folder = scratch / "run"
     words = run_words(folder, "serial", (*TINY, "--test-every", "100", "--rounds", str(rounds)))
     with (scratch / "said").open("wb") as said:

@@ -1,4 +1,4 @@
-"""What happens in folders, told by the kernel in the instant in which it happens (inotify)."""
+"""Events in folders, which the kernel reports at the instant at which they happen (inotify)."""
 
 import ctypes
 import os
@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 MODIFY, MOVED_TO, CREATE, DELETE = 0x2, 0x80, 0x100, 0x200
-HEAD = struct.Struct("iIII")  # watch, what, cookie, length of the name that follows
+HEAD = struct.Struct("iIII")  # watch, kind of event, cookie, length of the name that follows
 
 
 class Events:
-    """The files that are made, written to, renamed or deleted in these folders from now on."""
+    """A watch on folders that reports files that are made, written to, renamed or deleted in them."""
 
     def __init__(self, folders: Collection[Path]):
         self.library = ctypes.CDLL(None, use_errno=True)
@@ -29,7 +29,7 @@ class Events:
         os.close(self.descriptor)
 
     def within(self, seconds: float) -> Iterator[str]:
-        """The names of the files that something happened to, until nothing did for so long."""
+        """Yield the name of the file of each event, until there is none for this many seconds."""
         while select.select([self.descriptor], [], [], seconds)[0]:
             data = os.read(self.descriptor, 65_536)
             while data:

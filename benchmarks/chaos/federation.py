@@ -15,12 +15,12 @@ from benchmarks.kill_federation import WHAT, killer, run, settings_of
 ROUNDS = 6
 DEADLINE = 300.0
 TRIES = 5
-"""Federations of which one has to be hit; the others were over when the kill came."""
+"""The most federations of an attempt, which ends with the first that is hit: one may be over when the kill comes."""
 
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Keep the servers' own words off standard output."""
+    """Discard standard output, to which the servers write."""
     out, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     try:
@@ -38,7 +38,7 @@ def undisturbed() -> dict[str, Any]:
 
 
 def kill(number: int, scratch: Path) -> Outcome:
-    """Kill until a kill has hit; the federation must come back by itself and end with the undisturbed bits."""
+    """Run federations until a kill hits one, which must recover by itself and end with the undisturbed bits."""
     what, draw = WHAT[number % len(WHAT)], random.Random(f"federation {number}")
     calm = undisturbed()
     for attempt in range(TRIES):

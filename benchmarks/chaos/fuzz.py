@@ -1,7 +1,7 @@
-"""A process that gives a parser thousands of spoiled inputs: `python -m benchmarks.chaos.fuzz png 0 10000 folder`.
+"""Give a parser thousands of spoiled inputs, in this process: `python -m benchmarks.chaos.fuzz png 0 10000 folder`.
 
-It says in a line of JSON how many there were, which were not answered by a value or a typed error, and its peak memory.
-The input at hand stands in a file that the parent can read, so it is known even if the process dies of it.
+It prints a line of JSON: how many inputs there were, which of them got neither a value nor a typed error, and its peak
+memory. The current input is in a file that the parent can read, so it is known even if this process dies of it.
 """
 
 import argparse
@@ -25,15 +25,15 @@ MODULES = {
     "rounds": "fuzz_folder", "checkpoints": "fuzz_notes", "notes": "fuzz_notes", "wire": "fuzz_federation",
     "keys": "fuzz_federation",
 }  # fmt: skip
-"""Where each parser's target is; a process loads just one of them."""
+"""The module that has each parser's target; a process loads just one of them."""
 MEMORY = 512
-"""MiB that a parser's process may take, torch included."""
+"""The most memory that a parser's process may take, torch included, in MiB."""
 SECONDS = 5.0
-"""That a single input may take."""
+"""The most processor time that a single input may take, in seconds."""
 ADDRESSES = 1 << 33
-"""Bytes of address space: beyond it an allocation fails."""
+"""The address space of the process in bytes; an allocation beyond it fails."""
 CURRENT, ROOM = "current", 1 << 24
-"""The file with the input at hand: its number and length in eight bytes each, then as much of it as fits."""
+"""The file with the current input (its number and length in eight bytes each, then as much as fits), and its size."""
 
 
 def target(name: str) -> Target:
@@ -43,14 +43,14 @@ def target(name: str) -> Target:
 
 
 def peak() -> int:
-    """MiB that this process has held at most."""
-    # not getrusage: what it says survives exec, so a child of a large process begins with that one's peak
+    """Return the most memory that this process has held so far, in MiB."""
+    # not getrusage: its figure survives exec, so the child of a large process begins with its parent's peak
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split(maxsplit=1)[0]) // 1024
 
 
 def attack(name: str, seed: int, count: int, folder: Path) -> dict[str, Any]:
-    """Try that many inputs; those that were not answered as promised are kept in the folder `lost`."""
+    """Try `count` inputs, and return the figures; inputs not answered as promised are kept in the folder `lost`."""
     aim, inside = target(name), folder / "inside"
     inside.mkdir()
     rng = random.Random(f"{name} {seed}")
@@ -83,7 +83,7 @@ def attack(name: str, seed: int, count: int, folder: Path) -> dict[str, Any]:
 
 
 def keep(name: str, data: bytes, folder: Path) -> str:
-    """Write an input down; its file's name."""
+    """Write an input into the folder `lost`, and return the name of its file."""
     import hashlib
 
     (folder / "lost").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Inputs for archives: tar, gzipped or not, and the zip files of NumPy."""
+"""Spoiled archives: tar, gzipped or not, and the zip files of NumPy."""
 
 import gzip
 import io
@@ -29,7 +29,7 @@ PAX = (b"path=good", b"size=99999999999", b"size=-1", b"size=x", b"GNU.sparse.ma
 
 
 def header(rng: random.Random, size: int, kind: bytes | None = None) -> bytes:
-    """A header with odd fields and a right checksum."""
+    """Return the header of a tar member with odd fields and the right checksum."""
     said = size if rng.random() < 0.7 else rng.choice(EDGES)
     field = b"%011o\0" % said if said < 8**11 and rng.random() < 0.9 else b"\x80" + said.to_bytes(11, "big")
     if rng.random() < 0.05:
@@ -81,7 +81,7 @@ def make_tar(rng: random.Random) -> bytes:
 
 
 def read_tar(data: bytes, folder: Path) -> bool:
-    """As a file that lies beside nothing: afterwards nothing else may lie there, nor outside."""
+    """Read an archive that is alone in its folder, and check that this creates no file there or outside."""
     file = folder / "some.tgz"
     file.write_bytes(data)
     os.chdir(folder)
@@ -96,7 +96,7 @@ def read_tar(data: bytes, folder: Path) -> bool:
 
 
 def worst_tar() -> Sequence[bytes]:
-    """Members and headers of a GiB each, a member of a TiB that is not there, 200,000 members, a chain of headers."""
+    """Return archives: members and headers of a GiB, a missing member of a TiB, 200,000 members, a chain of headers."""
     rng = random.Random(0)
 
     def packed(start: bytes, gigabyte: bool) -> bytes:
@@ -141,7 +141,7 @@ NPZ = (
 
 
 def npy(rng: random.Random, key: str) -> bytes:
-    """An array with a header of our own, which its content may not bear out."""
+    """Return an .npy file whose header is made up and may not fit its content."""
     kind = rng.choice(KINDS) if rng.random() < 0.3 else "<i8" if key.startswith("y") else "|u1"
     shape = (rng.choice((0, 1, 6, 6, 6)),) if key.startswith("y") else (6, rng.choice((0, 1, 10)))
     if rng.random() < 0.3:
@@ -197,7 +197,7 @@ def read_npz(data: bytes, folder: Path) -> bool:
 
 
 def zipped(content: bytes, size: int, name: str = "x.npy", method: int = 8, copies: int = 1) -> bytes:
-    """A zip file by hand: a stream that is already packed, and the size that is claimed for it."""
+    """Return a zip file of an already packed stream, which all its members share, with the size to claim for it."""
     found, table = b"", b""
     for number in range(copies):
         label = (name if copies == 1 else f"{number}.npy").encode()
@@ -210,7 +210,7 @@ def zipped(content: bytes, size: int, name: str = "x.npy", method: int = 8, copi
 
 
 def worst_npz() -> Sequence[bytes]:
-    """A GiB of zeros, the most that is let through, overlapping members, a name for each of 2^40 classes."""
+    """Return .npz files: a GiB of zeros, the most that is let through, overlapping members, names of 2^40 classes."""
     flood = []
     for megabytes, kind, items in ((1024, "|i1", 1), (15, "|i1", 1), (15, "<f8", 8)):
         shape = ((megabytes << 20) // items // 64, 64)

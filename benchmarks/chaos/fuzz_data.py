@@ -1,4 +1,4 @@
-"""Inputs for the plain formats of data sets: idx, CIFAR-10's records, gzip."""
+"""Spoiled files in the plain formats of data sets: idx, CIFAR-10's records, gzip."""
 
 import gzip
 import math
@@ -17,7 +17,7 @@ from fedaccord.core.errors import FedAccordError
 from fedaccord.data import archives, cifar10, idx
 
 MOST = 1 << 12
-"""Bytes of a made file that its own header asks for."""
+"""The most bytes of content for which a generated file has as many as its header claims."""
 
 
 def idx_bytes(shape: Sequence[int], content: bytes, kind: int = 8) -> bytes:
@@ -80,11 +80,11 @@ def make_gz(rng: random.Random) -> bytes:
     draw = rng.random()
     if draw < 0.4:
         return spoiled(rng, rng.choice((*PACKED, NAMED)), PACKED)
-    if draw < 0.7:  # a sound file of spoiled content
+    if draw < 0.7:  # an intact gzip file of spoiled content
         return gzip.compress(make_idx(rng), rng.choice((0, 1, 9)), mtime=0)
     if draw < 0.8:
         return b"".join(rng.choices(PACKED, k=rng.randrange(6))) + rng.choice((b"", bytes(9), b"x", PACKED[0][:12]))
-    content = make_idx(rng)  # a sound stream with another end
+    content = make_idx(rng)  # an intact stream with another trailer
     end = struct.pack("<II", zlib.crc32(content) ^ rng.choice((0, 1)), rng.choice((len(content), *EDGES)) % 2**32)
     return gzip.compress(content, mtime=0)[:-8] + end
 
@@ -101,7 +101,7 @@ def read_gz(data: bytes, folder: Path) -> bool:
 
 
 def worst_gz() -> Sequence[bytes]:
-    """64 GiB of zeros in a file of 64 MB would take long to make; 1 GiB, and the most that is let through."""
+    """Return gzip files: 1 GiB (64 GiB would take long to make), the most that is let through, 10,000 empty streams."""
     part = gzip.compress(bytes(1 << 24), mtime=0)
     return part * 64, part * 8, gzip.compress(b"", mtime=0) * 10_000
 

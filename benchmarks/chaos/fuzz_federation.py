@@ -1,4 +1,4 @@
-"""Inputs for what a federation receives and reads: messages at both ends, keys and certificates."""
+"""Spoiled inputs of a federation: messages at both ends, keys and certificates."""
 
 import base64
 import json
@@ -64,7 +64,7 @@ ODD = (
 
 
 def make_message(rng: random.Random) -> bytes:
-    """A record with a few values that are of another kind, missing, or tensors and texts that are spoiled."""
+    """Return a record in which a few values are missing, of another kind, or spoiled tensors or texts."""
     record: dict[str, Any] = dict(rng.choice(SEEDS[:2] if rng.random() < 0.8 else SEEDS))
     for _ in range(rng.choice((1, 1, 2, 3))):
         name = rng.choice([*record, "why", "version", "labels"])
@@ -81,7 +81,10 @@ def make_message(rng: random.Random) -> bytes:
 
 
 def read_message(data: bytes, folder: Path) -> bool:
-    """By all who may be sent it: Flower's own reading of bytes is not ours, so a sound record comes out of it."""
+    """Read a message as all who may be sent it do: as an identity, an update and an order.
+
+    How Flower reads bytes is not ours to test, so they are those of a well-formed record.
+    """
     record = dict(ConfigRecord.inflate(data))
     client, labels, examples = wire.read_identity(record)
     assert client is None or type(client) is int
@@ -132,7 +135,7 @@ CERTIFICATE = certificate(CURVE, CURVE, 30)
 
 
 def inner(rng: random.Random, data: bytes) -> bytes:
-    """The bytes behind a key's letters, spoiled and written as letters again."""
+    """Return a key whose base64 text is decoded, spoiled and encoded again."""
     lines = data.strip().split(b"\n")
     armoured = len(lines) > 2
     body = b"".join(lines[1:-1]) if armoured else data.split()[1]
@@ -146,7 +149,7 @@ def make_key(rng: random.Random) -> bytes:
 
 
 def read_key(data: bytes, folder: Path) -> bool:
-    """As a node's private key, as its public one, and as the files of the authority."""
+    """Read a certificate or private key in PEM as files of the authority, anything else as a node's keys."""
     file = folder / "key"
     file.write_bytes(data)
     accepted = False

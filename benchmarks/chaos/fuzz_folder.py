@@ -1,4 +1,4 @@
-"""Inputs for what lies in a run folder: tensors, settings and logs."""
+"""Spoiled files of a run folder: tensors, settings and logs."""
 
 import gzip
 import io
@@ -62,7 +62,7 @@ def read_tensors(data: bytes, folder: Path) -> bool:
 
 
 def worst_tensors() -> Sequence[bytes]:
-    """Headers that announce exabytes, as many tensors as go in, and values within values."""
+    """Return files with headers that announce exabytes, as many tensors as fit, and deeply nested values."""
     one = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
     many = [tensors_with({f"{name:x}": one for name in range(count)}, b"") for count in (55_000, 200_000)]
     big = [{"a": {"dtype": "F32", "shape": [size], "data_offsets": [0, 4 * size]}} for size in (2**31, 2**62, 2**40)]
@@ -164,7 +164,7 @@ def make_rounds(rng: random.Random) -> bytes:
 def read_log(data: bytes, folder: Path) -> bool:
     packed = data[:2] == b"\x1f\x8b"
     stream: Any = gzip.GzipFile(fileobj=io.BytesIO(data)) if packed else io.BytesIO(data)
-    if len(data) % 50 == 0:  # the same through the file
+    if len(data) % 50 == 0:  # now and then from a file rather than a stream
         (folder / "rounds.jsonl").unlink(missing_ok=True)
         (folder / ("rounds.jsonl.gz" if packed else "rounds.jsonl")).write_bytes(data)
         stream = None
@@ -180,7 +180,7 @@ def read_log(data: bytes, folder: Path) -> bool:
 
 
 def worst_rounds() -> Sequence[bytes]:
-    """256 MiB of empty lines, of good lines, of one line; as many values as go into a line, also within each other."""
+    """Return logs of up to 256 MiB (empty lines, good lines, one line) and lines of very many values, nested or not."""
     good = json.dumps(ROUND).encode() + b"\n"
     block = good * 20_000
     packed = [gzip.compress(each, 9, mtime=0) * 16 for each in (b"\n" * (1 << 24), block, b'"' + b" " * (1 << 24))]

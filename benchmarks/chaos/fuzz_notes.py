@@ -1,4 +1,4 @@
-"""Inputs for the JSON files of a run folder: the manifests of checkpoints, with their tensors, and other notes."""
+"""Spoiled JSON files of a run folder: the manifests of checkpoints, with their tensors, and other notes."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ BODY: dict[str, Any] = {
 
 
 def make_checkpoint(rng: random.Random) -> bytes:
-    """Manifest and tensors with a mark between them; mostly sealed again, so that more than the seal is tried."""
+    """Return a manifest and tensors, a mark between them; mostly sealed again, so that more than the seal is tested."""
     tensors = PARAMS if rng.random() < 0.6 else make_tensors(rng)
     body = {**BODY, "tensors_sha256": hashlib.sha256(tensors).hexdigest()}
     if rng.random() < 0.8:
@@ -102,7 +102,7 @@ def make_notes(rng: random.Random) -> bytes:
 
 
 def read_notes(data: bytes, folder: Path) -> bool:
-    """The first line says which of them it is."""
+    """Read a note with its own reader; the first line of the data is the name of its file."""
     name, _, text = data.partition(b"\n")
     file = folder / name.decode()
     file.write_bytes(text)

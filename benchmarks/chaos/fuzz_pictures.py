@@ -1,4 +1,4 @@
-"""Inputs for pictures, with checksums made right again after the content was spoiled."""
+"""Spoiled pictures; the checksums of PNG chunks are made right again after their content was spoiled."""
 
 import io
 import random
@@ -79,7 +79,7 @@ OTHERS: tuple[Chunk, ...] = (
 
 
 def unpacked(body: bytes) -> bytes:
-    """The scan lines, unless they were spoiled before."""
+    """Return the unpacked scan lines of a chunk, or its body as it is if that was spoiled before."""
     try:
         return zlib.decompress(body)
     except zlib.error:
@@ -131,7 +131,7 @@ def read_picture(data: bytes, folder: Path) -> bool:
 
 
 def flat(width: int, height: int, depth: int, kind: int, channels: int) -> bytes:
-    """A picture of zeros of this size."""
+    """Return a PNG whose header claims this size, with at most 20,000 lines of zeros."""
     pack, row = zlib.compressobj(9), bytes(1 + (width * depth * channels + 7) // 8)
     lines = min(height, 20_000)
     content = pack.compress(row * lines) + pack.flush()
@@ -140,7 +140,7 @@ def flat(width: int, height: int, depth: int, kind: int, channels: int) -> bytes
 
 
 def worst_png() -> Sequence[bytes]:
-    """2^31 pixels a side, the most that is let through in every depth, and text that unpacks to 256 MiB."""
+    """Return PNGs of 2^31 pixels a side, of the most that is let through in every depth, and with 256 MiB of text."""
     text = zlib.compress(bytes(1 << 28), 9)
     odd = [(b"zTXt", b"a\0\0" + text), (b"iCCP", b"a\0\0" + text), (b"iTXt", b"a\0\1\0\0\0" + text)]
     most = [
@@ -175,7 +175,7 @@ KINDS = tuple(
 
 
 def worst_pictures() -> Sequence[bytes]:
-    """Sizes in headers of all kinds that are far from what is there."""
+    """Return pictures of several kinds with headers that claim far more than there is, and large WebP pictures."""
     found = []
     gif = next(each for each in KINDS if each[:3] == b"GIF")
     found.append(gif[:6] + struct.pack("<HH", 65535, 65535) + gif[10:])

@@ -1,4 +1,4 @@
-"""Inputs for recordings: every kind of sound that a .wav file may hold, chunk by chunk."""
+"""Spoiled recordings: .wav files of every encoding but MPEG, changed chunk by chunk."""
 
 import io
 import random
@@ -62,7 +62,7 @@ def read_wav(data: bytes, folder: Path) -> bool:
 
 
 def worst_wav() -> Sequence[bytes]:
-    """A size of 2 GiB in the header, and as many frames as a codec can claim."""
+    """Return recordings whose headers claim 2 GiB of data, or as many frames as a codec can."""
     found = []
     for seed in SOUNDS:
         place = seed.rindex(b"data") + 4

@@ -1,4 +1,4 @@
-"""SIGKILL a simulation, resume it, and compare with the undisturbed run; the engine goes by the attempt's number.
+"""SIGKILL a simulation, resume it, and compare with the undisturbed run; the attempt's number chooses the engine.
 
 `kills` come at random instants. `kills-in-writes` come just after something happened to a file of the run, and count
 only if they left a round half committed.
@@ -22,22 +22,22 @@ from fedaccord.runtime.checkpoints import GENERATIONS
 from fedaccord.runtime.folder import CHECKPOINTS
 
 TRIES = 50
-"""Runs of which one has to be hit; the others were over, or not in the midst of a commit, when the kill came."""
+"""The most runs of an attempt, which ends with the first kill that hits: others come after a run or between commits."""
 EVENTS = 10
-"""About so many things happen to files of run folder and checkpoints in each round."""
+"""About how many events there are in the run folder and its checkpoints in each round."""
 LATER = 0.002
-"""Seconds after an event within which the kill comes: a flush takes about as long."""
+"""The most seconds from an event to the kill: a flush takes about as long."""
 
 Wait = Callable[[Path, BaseProcess, float, random.Random], None]
 
 
 @dataclass(frozen=True)
 class Left:
-    """What a run folder holds, read without the product's help."""
+    """What a run folder holds, read without fedaccord's help."""
 
     log: bytes
-    round: int  # the newest of which there is a manifest: up to it, rounds are committed
-    committed: int  # the length of the log then
+    round: int  # of the newest manifest: up to it, rounds are committed
+    committed: int  # the length of the log at that round, in bytes
     half: bool  # whether something was in the midst of being committed
 
     @property
@@ -56,7 +56,7 @@ def left(folder: Path) -> Left:
 
 
 def parts(folder: Path) -> list[Path]:
-    """Files that were being written."""
+    """Return the temporary files of writes that were under way."""
     return list(folder.rglob(".*.part"))
 
 
@@ -65,7 +65,7 @@ def by_the_clock(folder: Path, process: BaseProcess, seconds: float, draw: rando
 
 
 def in_a_write(folder: Path, process: BaseProcess, seconds: float, draw: random.Random) -> None:
-    """Let a random number of things happen to the run's files, then a moment pass."""
+    """Kill a run's process a moment after a random number of events in its folder."""
     number = draw.randrange(1, EVENTS * ROUNDS)
     with Events([folder, folder / CHECKPOINTS]) as events, at_once():
         while number and process.is_alive():
@@ -81,7 +81,7 @@ def in_a_write(folder: Path, process: BaseProcess, seconds: float, draw: random.
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """Wake up in the instant of an event, where that is permitted: on a busy machine the commit would be over."""
+    """Give this process real-time priority, where permitted; otherwise a busy machine would wake it up too late."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -95,7 +95,7 @@ def at_once() -> Iterator[None]:
 
 
 def kill(number: int, scratch: Path, wait: Wait, midst: bool) -> Outcome:
-    """Kill until a kill has hit a run; then see what is left of it, and what comes of going on."""
+    """Kill runs until a kill hits one; then judge what is left of it, and what comes of resuming it."""
     engine, draw = ENGINES[number % len(ENGINES)], random.Random(f"{wait.__name__} {number}")
     calm = undisturbed(engine)
     for attempt in range(TRIES):
@@ -115,7 +115,7 @@ def kill(number: int, scratch: Path, wait: Wait, midst: bool) -> Outcome:
 
 
 def judge(folder: Path, before: Left, hashes: tuple[str, str]) -> str:
-    """Go on with it and say what was lost; nothing if nothing was."""
+    """Resume a killed run, and return what was lost, or "" if nothing was."""
     if before.lines - max(before.round, 0) > 1:
         return f"{before.lines} rounds in the log, but the newest checkpoint is of round {before.round}"
     ended = resume(folder)

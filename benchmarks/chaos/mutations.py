@@ -1,4 +1,4 @@
-"""Ways to spoil bytes, and values of JSON, so that most of them still look like what they were."""
+"""Ways to spoil bytes and JSON values so that most of them still look like what they were."""
 
 import copy
 import random
@@ -15,7 +15,7 @@ ODD = (
 
 
 def spoiled(rng: random.Random, data: bytes, others: Sequence[bytes] = ()) -> bytes:
-    """The bytes with one to four changes: flips, edges, cuts, copies, splices with one of the others."""
+    """Return the bytes with up to four changes: flips, edge numbers, cuts, copies, splices with one of the others."""
     found = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 4))):
         if not found:
@@ -45,7 +45,7 @@ def spoiled(rng: random.Random, data: bytes, others: Sequence[bytes] = ()) -> by
 
 
 def changed(rng: random.Random, value: Any) -> Any:
-    """A copy of a JSON value with one or two places in it changed: another value, no value, or one too many."""
+    """Return a copy of a JSON value with one or two places in it changed: another value, no value, or one too many."""
     found = copy.deepcopy(value)
     for _ in range(rng.choice((1, 1, 2))):
         found = changed_once(rng, found)

@@ -1,4 +1,4 @@
-"""Watch a run's system calls (strace) and see that everything is on disk before something else relies on it.
+"""Watch a run's system calls (strace) and check that everything is on disk before something else relies on it.
 
 A file is flushed before it gets its name, the folder is flushed before the next commit relies on that name, and a
 manifest comes after the log's line and the tensors that it speaks of.
@@ -22,7 +22,7 @@ LINE = re.compile(r"(?P<call>\w+)\((?P<words>.*)\)\s+= (?P<result>-?\d+)")
 
 @dataclass
 class Watcher:
-    """What one process has on disk, and what it only believes to have."""
+    """A record of what one process has safely on disk, and of what a power cut could still take."""
 
     commits: int = 0
     faults: list[str] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Watcher:
     nameless: dict[str, set[str]] = field(default_factory=dict)  # folder -> names in it that a power cut may take
 
     def see(self, call: str, paths: list[str], creates: bool) -> None:
-        """Take in a call that succeeded, with the paths of the files that it is about."""
+        """Take note of a system call that succeeded, with the paths of the files that it is about."""
         path = Path(paths[0])
         if call in ("write", "pwrite64", "ftruncate"):
             if path.name == ROUNDS and call == "write":
@@ -53,7 +53,7 @@ class Watcher:
             self.commit(str(after), self.dirty_log())
         if after.parent.name == CHECKPOINTS and after.suffix == ".json":
             self.commits += 1
-        if before in self.nameless:  # a folder with what is in it
+        if before in self.nameless:  # a folder, which takes the names in it along
             self.nameless[str(after)] = self.nameless.pop(before)
         self.named(after)
 
@@ -64,14 +64,14 @@ class Watcher:
         return {path for path in self.dirty if path.endswith(f"/{ROUNDS}")}
 
     def commit(self, what: str, also: Iterable[str] = ()) -> None:
-        """The next step of a commit relies on all that was done before."""
+        """Note as a fault whatever this step of a commit relies on and was not flushed before."""
         for folder, names in self.nameless.items():
             self.faults.append(f"{Path(what).name} came before {folder} was flushed, which has got {sorted(names)[0]}")
         self.faults += [f"{Path(what).name} came before {path} was flushed" for path in also]
 
 
 def calls(trace: Path, root: Path) -> Iterator[tuple[str, list[str], bool]]:
-    """Those that succeeded and are about files below `root`, in their order: call, paths, whether it makes a file."""
+    """Yield the calls that succeeded on files below `root`, in order: call, paths, whether it may make a file."""
     for line in trace.read_text(errors="replace").splitlines():
         if not (found := LINE.match(line)) or int(found["result"]) < 0:
             continue

@@ -1,7 +1,7 @@
-"""Hostile orders of many kinds, made from an honest one by a generator of random numbers.
+"""Hostile orders of many kinds, made from an honest one by a random number generator.
 
-A letter is what a server hands to the SuperLink: records, and how they come. Tensors are spoilt as those of hostile
-updates are (update_kinds.py).
+A letter is what a server hands to the SuperLink: records, and how they are delivered. Tensors are spoilt as those of
+hostile updates are (update_kinds.py).
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from benchmarks.chaos.update_kinds import Draw, Reply
 from fedaccord.core.packages import decode, encode, flatten, unflatten
 
 Parts = dict[str, bytes]
-"""Of a message, by the checksum that names each."""
+"""The parts of a message, each by the checksum that names it."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Letter:
     """An order as its server writes it."""
 
     record: dict[str, Any]  # what all clients get
-    own: dict[str, Any] = field(default_factory=dict)  # and this one besides
-    others: dict[str, dict[str, Any]] = field(default_factory=dict)  # records of other names
-    bare: bool = False  # whether it has no record of ours at all
+    own: dict[str, Any] = field(default_factory=dict)  # what this client gets besides
+    others: dict[str, dict[str, Any]] = field(default_factory=dict)  # further records by name
+    bare: bool = False  # whether it lacks our own record
     kind: str = "train"
     life: float = 60.0
-    spoil: Callable[[Parts], Parts] | None = None  # what becomes of its parts on the way
-    top: bytes | None = None  # what stands in the place of the message itself, under its right checksum
-    many: int = 0  # so many parts more
+    spoil: Callable[[Parts], Parts] | None = None  # changes its parts on the way
+    top: bytes | None = None  # bytes in place of the message itself, under their right checksum
+    many: int = 0  # how many further parts it has
 
     def put(self, **values: Any) -> "Letter":
         return replace(self, record={**self.record, **values})
@@ -42,7 +42,7 @@ class Letter:
         return replace(self, record={name: value for name, value in self.record.items() if name not in names})
 
     def hyper(self, **values: Any) -> "Letter":
-        """With other hyper-parameters, for all or for this client alone."""
+        """Return the letter with these hyper-parameters changed or added."""
         return self.put(hyper=json.dumps({**json.loads(self.record["hyper"]), **values}))
 
 
@@ -63,12 +63,12 @@ def one(draw: Draw, *choices: Any) -> Any:
 
 
 def values(name: str, field: str, *choices: Any) -> None:
-    """A kind: one field of the record has one of these values."""
+    """Add a kind of order in which one field of the record has one of these values."""
     KINDS[name] = lambda good, draw: good.put(**{field: one(draw, *choices)})
 
 
 def hypers(name: str, field: str, *choices: Any) -> None:
-    """A kind: a hyper-parameter has one of these values, for all or for this client alone."""
+    """Add a kind of order in which a hyper-parameter has one of these values, for all or for this client alone."""
 
     def make(good: Letter, draw: Draw) -> Letter:
         bad = good.hyper(**{field: one(draw, *choices)})
@@ -105,7 +105,7 @@ for title in ("slot that nobody declared", "slot missing, NaN, huge or misshapen
 
 @kind("no tensors")
 def _(good: Letter, draw: Draw) -> Letter:
-    """Bytes that are no safetensors, or lie about what follows."""
+    """Replace tensors by bytes that are no safetensors, or whose header lies about what follows."""
     data, where = good.record["params"], one(draw, "params", "previous", "down")
     header = one(draw, 0, 2**20, 2**40, 2**63, 2**64 - 1).to_bytes(8, "little")
     overflow = b'{"w":{"dtype":"F32","shape":[0,4611686018427387904,4611686018427387904],"data_offsets":[0,0]}}'
@@ -125,7 +125,7 @@ def _(good: Letter, draw: Draw) -> Letter:
 @kind("a base that is not the one named")
 def _(good: Letter, draw: Draw) -> Letter:
     base = encode({one(draw, "0.weight", "w"): torch.full((6, 8), one(draw, 0.0, math.nan, 1e30))})
-    own = good.record.get("fixed", "")  # the one that the client has
+    own = good.record.get("fixed", "")  # the checksum of the base that the client has
     named = one(draw, hashlib.sha256(base).hexdigest(), "", "another", own)
     return good.put(fixed=named, fixed_tensors=one(draw, base, b"", b"junk"))
 
@@ -202,5 +202,5 @@ def _(good: Letter, draw: Draw) -> Letter:
 
 @kind("a message made up of other parts")
 def _(good: Letter, draw: Draw) -> Letter:
-    """Every part has its right checksum, but together they are no message of ours."""
+    """Put other bytes in place of the message: every part has its right checksum, but they make no message of ours."""
     return replace(good, top=one(draw, b"Message  0\0", b"RecordDict  0\0", b"Evil  0\0", b"", b"junk", draw.bytes(50)))

@@ -1,9 +1,9 @@
-"""Hostile orders of many kinds, by seed, to a client of a real federation, as the SuperLink would hand them over.
+"""Send hostile orders of many kinds, by seed, to a client of a real federation, as the SuperLink would deliver them.
 
 Each comes in parts, as Flower's messages do, to the loop of a node that has trained two rounds (FA, SCAFFOLD, FA+RM+AH
 and FA on a frozen base, in turn). An order passes if the node answers with a reason, and all files of the client and
-the model in its memory are as before, to the byte. In the end of an attempt the client's first order comes once more,
-well-formed and late, and then it does its third round as one does that never met a hostile order.
+the model in its memory are as before, to the byte. At the end of an attempt the client gets its first order once more,
+well-formed but late; then its third round must be that of a client that never met a hostile order.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ def half_frozen() -> nn.Module:
 
 
 class Client:
-    """A node's client after two honest rounds, and what a server writes to it in the third."""
+    """A node's client after two honest rounds, and the honest letters that a server writes to it."""
 
     def __init__(self, scene: str, folder: Path):
         from fedaccord.flower.node import Limits
@@ -81,7 +81,7 @@ class Client:
         self.before = self.state()
 
     def honest(self, round: int, first: bool = False) -> Letter:
-        """The order of a round, as an honest server writes it; the first brings the base."""
+        """Return the order of a round, as an honest server writes it; the first brings the frozen base."""
         from fedaccord.flower.wire import order_record
 
         site = self.member.site
@@ -94,7 +94,7 @@ class Client:
         return Letter(record | ({"fixed_tensors": self.base} if self.base and first else {}))
 
     def post(self, letter: Letter) -> dict[str, Any]:
-        """What the node answers; the loop that serves it is the real one, and so is the process that it forks."""
+        """Return the node's answer to a letter; the node's loop and the process that it forks are the real ones."""
         from flwr.common.serde import message_from_proto, message_to_proto
         from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
@@ -127,18 +127,18 @@ class Client:
         return records_of(reply)
 
     def state(self) -> str:
-        """A hash of all that the client has: files, with their names and modes, and what its process holds."""
+        """Return a hash of all that the client has: files, with their names and modes, and what its process holds."""
         held = params_sha256(self.member.site.model.state_dict()), self.member.has, self.member.last
         return hashlib.sha256(repr((held, self.files())).encode()).hexdigest()
 
     def files(self) -> list[tuple[str, int, bytes]]:
-        """Its files, with their names, modes and contents."""
+        """Return the client's files and folders, with their names, modes and contents."""
         paths = sorted(self.folder.rglob("*"))
         return [(str(path), path.stat().st_mode, path.read_bytes() if path.is_file() else b"") for path in paths]
 
 
 def written(letter: Letter) -> Any:
-    """The letter as a message of Flower's, addressed to the node."""
+    """Return the letter as a message of Flower's, addressed to the node."""
     from flwr.app import ConfigRecord, RecordDict
 
     from fedaccord.flower.wire import FOR_CLIENT, RECORD, request
@@ -156,7 +156,7 @@ def stripped(message: Any) -> Any:
 
 
 def attempt(client: Client, bad: Letter) -> str:
-    """What comes of a hostile order: refused, or what went wrong."""
+    """Send a hostile order, and return "refused" if it was refused and changed nothing, else what went wrong."""
     try:
         reply = client.post(bad)
     except Exception as error:
@@ -169,7 +169,10 @@ def attempt(client: Client, bad: Letter) -> str:
 
 
 def late(client: Client) -> str:
-    """What comes of the client's first order if it is sent once more; it may be carried out or refused."""
+    """Send the client its first order once more; return "unchanged" if its files are, else what went wrong.
+
+    The order may be carried out or refused.
+    """
     before = client.files()
     try:
         client.post(client.honest(1))
@@ -179,7 +182,7 @@ def late(client: Client) -> str:
 
 
 def hostile(number: int, seed: int, clients: dict[str, Client]) -> Iterator[tuple[str, Client, Letter]]:
-    """One of them, by its number: all kinds in turn, and each with all scenes; none if it cannot be written down."""
+    """Yield the hostile order of this number: all kinds in turn, each with all scenes; none if flwr cannot write it."""
     title = list(KINDS)[number % len(KINDS)]
     client = clients[list(SCENES)[(number + number // len(KINDS)) % len(SCENES)]]
     bad = KINDS[title](client.honest(3), np.random.default_rng([seed, number]))
@@ -191,11 +194,11 @@ def hostile(number: int, seed: int, clients: dict[str, Client]) -> Iterator[tupl
 
 
 EACH = 250
-"""Orders of one attempt of `make chaos`."""
+"""The number of orders in one attempt of `make chaos`."""
 
 
 def several(number: int, folder: Path, each: int = EACH) -> Outcome:
-    """Some of them, and in the end an honest one to every client."""
+    """Send an attempt's hostile orders, then honest ones to every client, and count what went wrong."""
     logging.getLogger("fedaccord").setLevel(logging.CRITICAL)
     clients = {scene: Client(scene, folder / "tried" / str(place)) for place, scene in enumerate(SCENES)}
     told, tried = Counter[str](), 0

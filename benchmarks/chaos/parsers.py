@@ -1,4 +1,4 @@
-"""Every parser of bytes from outside, with spoiled inputs: only typed errors, bounded memory, no hang."""
+"""Give spoiled inputs to every parser of bytes from outside: only typed errors, bounded memory, no hang."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from benchmarks.chaos.fuzz import CURRENT, MEMORY, MODULES, keep
 from benchmarks.chaos.part import Outcome, Part
 
 COUNT = 20_000
-"""Inputs of an attempt."""
+"""The number of inputs in an attempt."""
 PATIENCE = 60.0
-"""Seconds without a next input after which the process is taken to hang, its start included."""
+"""A process that gets no new input for this many seconds, its start included, counts as hanging."""
 FOUND = Path("build/chaos/found")
-"""Where inputs are kept that were not answered as promised."""
+"""The folder that keeps inputs that were not answered as promised."""
 
 WHAT = {
     "idx": "idx files and CIFAR-10's records",
@@ -38,7 +38,7 @@ WHAT = {
 
 
 def attempt(name: str, number: int, scratch: Path, count: int = COUNT) -> Outcome:
-    """Let a process of its own try the inputs, and watch that it goes on and lives."""
+    """Let another process try the inputs, and watch that it goes on and stays alive."""
     child = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.chaos.fuzz", name, str(number), str(count), str(scratch)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -68,13 +68,13 @@ def attempt(name: str, number: int, scratch: Path, count: int = COUNT) -> Outcom
 
 
 def at_hand(scratch: Path) -> bytes:
-    """The file with the input at hand; nothing if the process has not come so far."""
+    """Return the content of the file with the current input; zeros if the process has not come so far."""
     file = scratch / CURRENT
     return file.read_bytes() if file.exists() else bytes(16)
 
 
 def saved(scratch: Path) -> None:
-    """Keep what was lost, for a test that shall hold it."""
+    """Keep the inputs that were not answered as promised, for a test that is to include them."""
     for file in (scratch / "lost").glob("*") if (scratch / "lost").exists() else ():
         FOUND.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, FOUND / file.name)

@@ -1,4 +1,4 @@
-"""One kind of trouble: how often it is made, and what came of an attempt."""
+"""A kind of trouble: how often it is made, and the outcome of an attempt."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,17 +7,17 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one attempt, which may be many trials: how many, in how many something was lost, and what."""
+    """The outcome of an attempt: how many trials there were, in how many something was lost, and what."""
 
     tried: int
     lost: int
-    told: str = ""  # of what was lost, or of what is to be known besides
-    figures: Mapping[str, float] = field(default_factory=dict)  # by name; the table has their largest
+    told: str = ""  # what was lost, or what else there is to know
+    figures: Mapping[str, float] = field(default_factory=dict)  # by name; the table has the largest of each
 
 
 @dataclass(frozen=True)
 class Part:
-    """`attempt` makes the trouble once: its number is its seed, its folder is empty and removed afterwards."""
+    """A kind of trouble: `attempt` makes it once, with a number as seed, in an empty folder that is removed later."""
 
     name: str
     what: str  # a sentence for the table

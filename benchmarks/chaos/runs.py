@@ -16,10 +16,10 @@ from fedaccord.cli import main
 ENGINES = ("serial", "pool", "stacked")
 ROUNDS = 8
 SMALL = ("digits", "--method", "FA+RM+AH", "--clients", "3", "--split", "dirichlet", "--rounds", str(ROUNDS))
-"""A run of a second: with parameters that clients keep, and with a tuner."""
+"""The arguments of a run that takes a second, has parameters that clients keep, and has a tuner."""
 
 PATIENCE = 300
-"""Seconds after which a process that neither goes on nor ends counts as hanging."""
+"""The seconds after which a process that has not ended counts as hanging."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Ended:
 
     @property
     def hashes(self) -> tuple[str, str] | None:
-        """Of the parameters and of the log."""
+        """The hashes of the parameters and of the log; None if the command failed."""
         if self.code != 0:
             return None
         summary = json.loads(self.said.splitlines()[-1])
@@ -40,7 +40,7 @@ class Ended:
 
 
 def begin(words: Sequence[str], said: Path) -> BaseProcess:
-    """Start a command of fedaccord's in a process of its own, forked from one that has loaded the libraries already."""
+    """Start a fedaccord command in a process of its own, forked from one that has loaded the libraries already."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fedaccord.runtime.drive", "sklearn.datasets", "torch._dynamo"])
     process = context.Process(target=command, args=(list(words), said))
@@ -49,14 +49,14 @@ def begin(words: Sequence[str], said: Path) -> BaseProcess:
 
 
 def command(words: list[str], said: Path) -> None:
-    """Carry out the command with its output in two files, as the only work of this process."""
+    """Run a fedaccord command with its output in two files, and end this process with its exit code."""
     for number, kind in ((1, "out"), (2, "err")):
         os.dup2(os.open(said.with_suffix(f".{kind}"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
     os._exit(main(words))
 
 
 def end(process: BaseProcess, said: Path) -> Ended:
-    """Wait until it ends by itself; one that hangs is killed, which its exit code then says."""
+    """Wait for a process to end, and return what it left; one that hangs is killed, which its exit code shows."""
     process.join(PATIENCE)
     if process.is_alive():
         process.kill()
@@ -101,6 +101,6 @@ def undisturbed(engine: str, words: Sequence[str] = SMALL) -> Calm:
 
 
 def appear(folder: Path, process: BaseProcess) -> None:
-    """Wait for the run folder: whatever could be lost is in it."""
+    """Wait for the run folder to appear, since whatever could be lost is in it."""
     while not folder.exists() and process.is_alive():
         time.sleep(0.0005)

@@ -1,8 +1,8 @@
-"""Half of the clients of a real federation drop out, stop or stall at random, round after round.
+"""Make half of the clients of a real federation drop out, stop or stall at random, round after round.
 
-Four nodes, the SuperLink and the server are processes. In every round two of the nodes meet with one of these: its
+Four nodes, the SuperLink and the server are processes. In every round one of these happens to each of two nodes: its
 process is killed (and started again), all of it stops (SIGSTOP) for a while, the process that trains stops, or the node
-announces its reply and does not send it. No round may take longer than its deadline and a little.
+announces its reply and does not send it. No round may take much longer than its deadline.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from fedaccord.tasks import find_task
 
 CLIENTS, ROUNDS, DEADLINE = 4, 20, 4.0
 GRACE = 3.0
-"""Seconds after its deadline in which a round must be over: evaluated, written and logged."""
+"""Seconds after its deadline within which a round must be over: evaluated, written and logged."""
 HANG = 60.0
 """Seconds without a round after which the run counts as hanging."""
 
@@ -42,7 +42,7 @@ adapter.push_objects = held
 from fedaccord.cli import main
 sys.exit(main())
 """
-"""A node whose replies are announced, but not sent as long as there is a file of this name."""
+"""The script of a node that announces its replies, but does not send them as long as the file named to it exists."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Trouble:
     running: list[threading.Thread] = field(default_factory=list)
 
     def make(self) -> None:
-        """Watch the log of the rounds; whenever one begins, meet half of the clients with something."""
+        """Watch the log of the rounds; whenever one has been logged, disturb half of the clients in the next."""
         began = time.monotonic()
         while not self.over.is_set():
             count = self.log.read_bytes().count(b"\n") if self.log.exists() else 0
@@ -101,7 +101,7 @@ class Trouble:
         os.killpg(pid, signal.SIGCONT)
 
     def stall(self, number: int, length: float) -> None:
-        """The process that trains, if one comes while there is time."""
+        """Stop the process that trains, for `length` seconds; raise ProcessLookupError if none appears in that time."""
         pid, end = self.pid(number), time.monotonic() + length
         children = Path(f"/proc/{pid}/task/{pid}/children")
         while not (found := children.read_text().split()):
@@ -122,7 +122,7 @@ class Trouble:
 
 
 def stalled(number: int, folder: Path, rounds: int = ROUNDS) -> Outcome:
-    """One run; its seed is the number."""
+    """Run a federation whose nodes are disturbed, with `number` as the seed, and judge its rounds."""
     from fedaccord.flower.local import LocalFederation
 
     own = {"task": "digits", "clients": CLIENTS, "method": "FA+RM+AH", "alpha": 0.3, "rounds": rounds,
@@ -149,7 +149,7 @@ def stalled(number: int, folder: Path, rounds: int = ROUNDS) -> Outcome:
 
 
 def judged(trouble: Trouble, lines: list[dict[str, Any]], status: int) -> Outcome:
-    """How long each round took: by its own log, and from one to the next as seen from outside."""
+    """Judge how long each round took: by its own log, and from one to the next as seen from outside."""
     took = [sum(line["seconds"].values()) for line in lines]
     between = [later - sooner for sooner, later in zip(trouble.times, trouble.times[1:], strict=False)]
     late = [f"round {place} took {each:.1f} s" for place, each in enumerate(took, 1) if each > DEADLINE + GRACE]

@@ -1,4 +1,4 @@
-"""One parser under fire: what inputs are made for it, how it is called, and what it promises of what it accepts."""
+"""A parser under test: how inputs are made for it, how it is called, and what it promises of what it accepts."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -8,10 +8,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Target:
-    """`make` makes an input from seeds of its own; `read` gives it to the product, as a file in a folder if need be.
+    """A parser under test, with the functions that make inputs for it and give them to it.
 
-    `read` returns whether the input was accepted; it raises an AssertionError if what it got is not as promised, and
-    lets every exception of the product through. `worst`: inputs that were built to take memory or time.
+    `make` makes an input from seeds of its own; `read` gives it to fedaccord, as a file in a folder if need be. `read`
+    returns whether the input was accepted; it raises an AssertionError if what it got is not as promised, and lets all
+    exceptions of fedaccord through. `worst` returns inputs that were built to take memory or time.
     """
 
     what: str

@@ -1,4 +1,4 @@
-"""A proxy that terminates TLS in front of the SuperLink and keeps every byte, and what those bytes are in HTTP."""
+"""A proxy that terminates TLS in front of the SuperLink and keeps every byte, and a parser of those bytes as HTTP."""
 
 import asyncio
 import ssl
@@ -18,10 +18,10 @@ class Talk:
 
 
 class Proxy:
-    """Listens on one port of loopback for each name, and passes everything on to the SuperLink.
+    """A proxy that has a port of loopback for each node and the server, and passes everything on to the SuperLink.
 
     It has the SuperLink's own certificate, so whoever connects takes it for the SuperLink; towards the SuperLink it
-    checks the certificate as they do. `keys`: the folder with server.pem, server.key and ca.pem.
+    checks the certificate as they do. `keys` is the folder with server.pem, server.key and ca.pem.
     """
 
     def __init__(self, keys: Path, superlink: str):
@@ -38,7 +38,7 @@ class Proxy:
         self.thread.start()
 
     def listen(self, who: str) -> str:
-        """The address to give to this one in place of the SuperLink's."""
+        """Open a port for a node or the server, and return the address to give it in place of the SuperLink's."""
 
         async def start() -> str:
             server = await asyncio.start_server(lambda r, w: self.serve(who, r, w), "127.0.0.1", 0, ssl=self.own)
@@ -48,12 +48,12 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(start(), self.loop).result(60)
 
     async def serve(self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until either end closes it."""
+        """Serve one connection until either end closes it."""
         talk = Talk(who)
         self.talks.append(talk)
         try:
             far = await asyncio.open_connection(self.host, self.port, ssl=self.theirs)
-        except OSError:  # the SuperLink is not there: nor are we
+        except OSError:  # the SuperLink is not there, so neither is its proxy
             writer.close()
             return
         pumps = [
@@ -81,7 +81,7 @@ class Proxy:
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray) -> None:
-    """Pass on what comes, and keep it."""
+    """Pass on everything from the reader to the writer, and keep a copy of it."""
     while data := await reader.read(65_536):
         kept += data
         writer.write(data)
@@ -93,7 +93,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept:
 
 @dataclass(frozen=True)
 class Said:
-    """One request or response."""
+    """One HTTP request or response."""
 
     line: str
     headers: Mapping[str, str]
@@ -101,7 +101,7 @@ class Said:
 
 
 def messages(data: bytes) -> Iterator[Said]:
-    """Take apart one direction of a connection: every byte is in one of these, but for a last one that was cut off."""
+    """Yield the messages of one direction of a connection: all its bytes, but for a last message that was cut off."""
     place = 0
     while place < len(data):
         end = data.find(b"\r\n\r\n", place)
@@ -121,7 +121,7 @@ def messages(data: bytes) -> Iterator[Said]:
 
 
 def chunked(data: bytes, place: int) -> tuple[bytes, int]:
-    """A body in chunks, and where it ends."""
+    """Return a body that was sent in chunks, and the place where it ends."""
     body = b""
     while True:
         end = data.find(b"\r\n", place)
@@ -135,7 +135,7 @@ def chunked(data: bytes, place: int) -> tuple[bytes, int]:
 
 
 def exchanges(talk: Talk) -> list[tuple[Said, Said]]:
-    """The requests of a connection with their responses; HTTP/1.1 answers in turn. The last may have none."""
+    """Return the requests of a connection, each with its response, in order; a last one without any is left out."""
     asked, answered = list(messages(bytes(talk.up))), list(messages(bytes(talk.down)))
     if len(asked) - len(answered) not in (0, 1):
         raise ValueError(f"{talk.who}: {len(asked)} requests and {len(answered)} responses")

@@ -1,4 +1,4 @@
-"""Hostile replies of many kinds, made from an honest one by a generator of random numbers.
+"""Hostile replies of many kinds, made from an honest one by a random number generator.
 
 They are plain values: nothing here knows who will judge them, so the same list serves any library.
 """
@@ -17,7 +17,7 @@ ROUND, COHORT, VICTIM, SIZE = 7, (0, 1, 3, 4), 3, 50
 
 @dataclass(frozen=True)
 class Reply:
-    """What a client sends, before it is put into any library's words."""
+    """What a client sends, before it is put into any library's types."""
 
     params: dict[str, Tensor]
     slots: dict[str, dict[str, Tensor]]
@@ -49,13 +49,13 @@ def kind(name: str) -> Callable[[Callable[[Reply, Draw], Reply]], Callable[[Repl
 
 
 def some(good: Reply, draw: Draw, floats: bool = True) -> str:
-    """The name of one of its tensors."""
+    """Return the name of a random tensor of the reply, one of floating-point numbers unless `floats` is False."""
     names = [name for name, value in good.params.items() if value.is_floating_point() or not floats]
     return names[draw.integers(len(names))]
 
 
 def spoilt(value: Tensor, draw: Draw, wrong: float) -> Tensor:
-    """With one to all of its values wrong."""
+    """Return a copy of the tensor in which values at random places, at least one, are wrong."""
     value = value.clone()
     places = draw.permutation(value.numel())[: draw.integers(1, value.numel() + 1)]
     value.view(-1)[torch.from_numpy(places)] = wrong
@@ -63,6 +63,7 @@ def spoilt(value: Tensor, draw: Draw, wrong: float) -> Tensor:
 
 
 def far(draw: Draw, low: float = 12, high: float = 38) -> float:
+    """Return a number of random sign and of a magnitude from 10^low to 10^high."""
     return float(draw.choice([-1, 1]) * 10 ** draw.uniform(low, high))
 
 

@@ -1,8 +1,8 @@
-"""Hostile updates of many kinds, by seed, against the server's two ends.
+"""Try hostile updates of many kinds, by seed, on the server's two ends.
 
 Each is sent among honest updates to ServerChain and, as a message, to FlowerEngine in front of it, with FA, SCAFFOLD,
-FA+RM+AH, FedNova and FATHOM in turn. An update passes if nothing escapes, the model stays finite, and all that comes of
-the round is to the bit what comes of it without the hostile reply.
+FA+RM+AH, FedNova and FATHOM in turn. An update passes if no exception escapes, the model stays finite, and all that
+comes of the round is to the bit what comes of it without the hostile reply.
 """
 
 import logging
@@ -68,7 +68,7 @@ class Scene:
         return [as_update(self.honest[client]) for client in clients]
 
     def outcome(self, updates: Any) -> tuple[str, ...]:
-        """All that may be seen of a round: the model, the server's state, who counted and how."""
+        """Aggregate updates, and return all that can be seen of it: model, server state, who counted and how."""
         made = self.chain.aggregate(ROUND, self.before, updates, HYPER, None, COHORT)
         finite = all(bool(value.isfinite().all()) for value in made.model.params.values() if value.is_floating_point())
         state = flatten(made.model.server)
@@ -76,7 +76,10 @@ class Scene:
         return ("finite" if finite else "NOT FINITE", params_sha256(made.model.params), params_sha256(state), counted)
 
     def expected(self, bad: Reply) -> tuple[str, ...]:
-        """A second reply and a stranger's leave the honest client in; any other is the client's only one."""
+        """Return the outcome that a round with this hostile reply must have.
+
+        A second reply and a stranger's leave the honest client in; any other is the client's only one.
+        """
         return self.results[COHORT if bad.way in ("second", "stranger") else tuple({*COHORT} - {VICTIM})]
 
 
@@ -85,7 +88,7 @@ def as_update(reply: Reply) -> ClientUpdate:
 
 
 def at_the_chain(scene: Scene, bad: Reply) -> tuple[str, ...]:
-    """The hostile reply in its client's place, or after all others."""
+    """Return the outcome of a round at the chain with a hostile reply in its client's place, or after all others."""
     updates = scene.updates(COHORT)
     if bad.way in ("second", "stranger"):
         return scene.outcome([*updates, as_update(bad)])
@@ -93,7 +96,7 @@ def at_the_chain(scene: Scene, bad: Reply) -> tuple[str, ...]:
 
 
 class Clock:
-    """Stands in for the module `time`: only sleeping moves it."""
+    """A stand-in for the module `time`, whose clock only sleeping moves."""
 
     now = 0.0
 
@@ -105,7 +108,7 @@ class Clock:
 
 
 class Post:
-    """A grid in memory with a node for each client (its number and 100), one of which is hostile."""
+    """A grid in memory with a node for each client (its number plus 100), one of which is hostile."""
 
     def __init__(self, scene: Scene, bad: Reply):
         self.scene, self.bad = scene, bad
@@ -151,7 +154,7 @@ def as_record(reply: Reply) -> dict[str, Any]:
 
 
 def at_the_engine(scene: Scene, bad: Reply) -> tuple[str, ...]:
-    """As a message that FlowerEngine reads, over a grid in memory, before the chain."""
+    """Return the outcome of a round in which FlowerEngine reads the replies as messages, before the chain."""
     from fedaccord.flower import server
 
     server.time = Clock()  # type: ignore[assignment]
@@ -167,7 +170,7 @@ def at_the_engine(scene: Scene, bad: Reply) -> tuple[str, ...]:
 
 
 def hostile(number: int, seed: int, scenes: dict[str, Scene]) -> tuple[str, Scene, Reply]:
-    """One of them, by its number: all kinds in turn, with each method."""
+    """Return the hostile update of this number, with its kind and scene: all kinds in turn, with each method."""
     title = list(KINDS)[number % len(KINDS)]
     scene = scenes[METHODS[number // len(KINDS) % len(METHODS)]]
     return title, scene, KINDS[title](scene.honest[VICTIM], np.random.default_rng([seed, number]))
@@ -177,7 +180,7 @@ ENDS = {"chain": at_the_chain, "engine": at_the_engine}
 
 
 def attempt(end: Callable[[Scene, Reply], tuple[str, ...]], scene: Scene, bad: Reply) -> str:
-    """What an end of ours makes of it."""
+    """Return what one of the server's ends makes of a hostile reply; "left out" is the only right answer."""
     try:
         got = end(scene, bad)
     except Exception as error:
@@ -188,11 +191,11 @@ def attempt(end: Callable[[Scene, Reply], tuple[str, ...]], scene: Scene, bad: R
 
 
 EACH = 250
-"""Updates of one attempt of `make chaos`."""
+"""The number of updates in one attempt of `make chaos`."""
 
 
 def several(number: int, folder: Path) -> Outcome:
-    """Some of them, the first ones of the list that `python -m benchmarks.hostile` tries."""
+    """Try the hostile updates of an attempt; attempts take them in the order of `python -m benchmarks.hostile`."""
     ready()
     scenes = {method: Scene(method) for method in METHODS}
     told = Counter[str]()
@@ -208,7 +211,7 @@ def several(number: int, folder: Path) -> Outcome:
 
 
 def ready() -> None:
-    """Let flwr know whose messages these are, and neither it nor torch say anything."""
+    """Tell flwr whose messages these are, silence its log and all warnings, and keep torch to one thread."""
     from fedaccord.flower.adapter import identify
 
     warnings.simplefilter("ignore")
