@@ -112,7 +112,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=ROUNDS, default="mnist")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", help="some of the others, with commas")
+    parser.add_argument("--only", help="some of the others, with semicolons, since their names have commas")
     parser.add_argument("--environments", type=Path, default=Path(tempfile.gettempdir()) / "fedaccord-against")
     parser.add_argument("-o", "--output", type=Path, metavar="FOLDER")
     options = parser.parse_args()

@@ -44,8 +44,6 @@ def look_into(asked: Said, answered: Said, model: set[str], declared: Mapping[st
     request, response = (
         as_protobuf(path, said.body, way, seen) for said, way in ((asked, "request"), (answered, "return"))
     )
-    if request is None or response is None:
-        return
     by_node = path.startswith("/v1/fleet/")
     if path.endswith("/push-object"):
         look_into_object(request.object_content, "up" if by_node else "down", model, declared, seen)

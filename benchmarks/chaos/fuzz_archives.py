@@ -81,15 +81,17 @@ def make_tar(rng: random.Random) -> bytes:
 
 
 def read_tar(data: bytes, folder: Path) -> bool:
-    """Read an archive that is alone in its folder, and check that this creates no file there or outside."""
-    file = folder / "some.tgz"
+    """Read an archive that is alone in its folder, and check that this creates no file there, outside or in /tmp."""
+    home = folder / "outer" / "inner"  # ../../ stays within the folder
+    home.mkdir(parents=True, exist_ok=True)
+    file = home / "some.tgz"
     file.write_bytes(data)
-    os.chdir(folder)
+    os.chdir(home)
     try:
         found = list(archives.members(file, {each: each for each in NAMES}.get))
     finally:
-        assert os.listdir(folder) == ["some.tgz"]
-        assert not os.path.lexists(folder.parent / "evil")
+        there = [os.listdir(each) for each in (folder, home.parent, home)]
+        assert there == [["outer"], ["inner"], ["some.tgz"]]
         assert not os.path.lexists("/tmp/evil")
     assert all(isinstance(content, bytes) for _, content in found)
     return bool(found)

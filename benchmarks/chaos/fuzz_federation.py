@@ -19,7 +19,7 @@ from fedaccord.core.errors import FedAccordError
 from fedaccord.core.records import ClientUpdate, Hyper, Order, Refusal
 from fedaccord.flower import wire
 from fedaccord.flower.adapter import key_bytes
-from fedaccord.flower.certificates import Link, certificate, private_pem, renew
+from fedaccord.flower.certificates import Link, certificate, names_of, private_pem, renew
 
 HYPER = Hyper(steps=5, lr=0.1, batch_size=16, own={"rm_weight": 0.5})
 PARAMS = {"w": torch.ones(3)}
@@ -131,7 +131,8 @@ PUBLIC = tuple(
     for key in (CURVE, ed25519.Ed25519PrivateKey.generate())
 )
 LOCKED = CURVE.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret"))
-CERTIFICATE = certificate(CURVE, CURVE, 30)
+AUTHORITY = certificate(CURVE, CURVE, 30)
+CERTIFICATE = certificate(CURVE, CURVE, 30, names_of(["localhost", "127.0.0.1"]))
 
 
 def inner(rng: random.Random, data: bytes) -> bytes:
@@ -144,7 +145,7 @@ def inner(rng: random.Random, data: bytes) -> bytes:
 
 
 def make_key(rng: random.Random) -> bytes:
-    seed = rng.choice((*PRIVATE[:3], *PUBLIC, *PUBLIC, LOCKED, CERTIFICATE, private_pem(CURVE)))
+    seed = rng.choice((*PRIVATE[:3], *PUBLIC, *PUBLIC, LOCKED, AUTHORITY, CERTIFICATE, private_pem(CURVE)))
     return inner(rng, seed) if rng.random() < 0.7 else spoiled(rng, seed, (*PRIVATE, *PUBLIC))
 
 
@@ -156,8 +157,8 @@ def read_key(data: bytes, folder: Path) -> bool:
     if data.startswith((b"-----BEGIN C", b"-----BEGIN P")):
         for name in ("ca.key", "server.key"):
             (folder / name).write_bytes(private_pem(CURVE) if data.startswith(b"-----BEGIN C") else data)
-        for name in ("ca.pem", "server.pem"):
-            (folder / name).write_bytes(data if data.startswith(b"-----BEGIN C") else CERTIFICATE)
+        for name, whole in (("ca.pem", AUTHORITY), ("server.pem", CERTIFICATE)):
+            (folder / name).write_bytes(data if data.startswith(b"-----BEGIN C") else whole)
         renew(folder)
         return True
     for read in (Link("x", None, file).key_pair, lambda: key_bytes(file)):

@@ -162,7 +162,6 @@ def at_the_engine(scene: Scene, bad: Reply) -> tuple[str, ...]:
         engine = server.FlowerEngine(Post(scene, bad), "e", 2.0)  # type: ignore[arg-type]
         if bad.way != "stranger":
             engine.nodes = {client: 100 + client for client in COHORT}
-            engine.answered = set(engine.nodes.values())
         order = Order(ROUND, COHORT, scene.before.params, HYPER, down=scene.chain.to_send(scene.before))
         return scene.outcome(engine.train(order))
     finally:
