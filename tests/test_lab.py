@@ -343,6 +343,16 @@ def test_a_run_is_at_chance_only_where_a_fixed_schedule_learns():
     assert result("one", 0, 9.0, oracle=9.7, best=90.0).at_chance  # the oracle failed too, with this seed
 
 
+def test_others_are_compared_with_the_default_where_both_have_run():
+    """On one the default misses 2 and the other 38; on two both are ahead, which counts as 0; three has the default
+    alone: (38 + 0) / 2 - (2 + 0) / 2."""
+    both = [result("one", 0, 48.0, "default"), result("one", 0, 12.0, "b"), result("two", 0, 52.0, "default")]
+    both += [result("two", 0, 55.0, "b"), result("three", 0, 10.0, "default")]
+    lines = regret.markdown(both, [], range(1)).splitlines()
+    assert "| **more than the default** | 0.00 | 18.00 |" in lines
+    assert "| **problems** | 3 of 3 | 2 of 3 |" in lines
+
+
 def test_the_tables_show_all_of_it():
     results = [
         result("one", 0, 49.0, equal=45.0), result("one", 1, 47.0, equal=45.0),
@@ -357,6 +367,7 @@ def test_the_tables_show_all_of_it():
         "|  | a | b |",
         "| one | 2.0 | 38.0 (1 of 2 seeds) |",
         "| two | -1.0 | – |",
+        "| **problems** | 2 of 2 | 1 of 2 |",
         f"| **mean, negatives as 0** | 1.00 [{low:.2f}, {high:.2f}] | 38.00 |",
         "| **worst** | 2.0 (one) | 38.0 (one) |",
         "| **runs at chance** | 0 of 4 | 1 of 1 |",
@@ -366,6 +377,7 @@ def test_the_tables_show_all_of_it():
         "| one | FA | 0.2 x 0.99 | 6 x 0.98 | 0.1234 | 3 | 93.0 (97.0) | 95.0 ± 1.41 | 200 |",
     ):
         assert wanted in lines
+    assert not any("more than the default" in line for line in lines)  # nobody is called so
     rows = list(csv.DictReader(io.StringIO(regret.as_csv(results))))
     assert [len(rows), float(rows[0]["regret"]), float(rows[0]["equal_regret"])] == [5, 1.0, 5.0]
 

@@ -16,6 +16,8 @@ from fedaccord.report.canvas import colours_of, new_figure, save, tidy
 DRAWS = 10_000
 MARKERS = "osD^vPX"  # not as many as colours, so that more than seven candidates still differ
 TICKS = (-80, -30, -10, -3, -1, 0, 1, 3, 10, 30, 80)
+DEFAULT = "default"
+"""The candidate that the others are compared with."""
 ABOVE_CHANCE = 1.5
 """A run is at chance below this multiple of the accuracy of guessing."""
 
@@ -134,18 +136,26 @@ def table(results: Sequence[Result], seeds: int, equal: bool = False) -> str:
     columns: dict[str, list[Result]] = {}
     for each in results:
         columns.setdefault(each.candidate, []).append(each)
+    problems = dict.fromkeys(each.problem for each in results)
     lines = [
         [problem, *(cell([r for r in mine if r.problem == problem], seeds, equal) for mine in columns.values())]
-        for problem in dict.fromkeys(each.problem for each in results)
+        for problem in problems
     ]
+    standard = regrets_of(columns.get(DEFAULT, ()), equal)
     below: dict[str, Callable[[Sequence[Result]], str]] = {
+        "problems": lambda mine: f"{len(regrets_of(mine))} of {len(problems)}",
         "mean, negatives as 0": lambda mine: estimate(regrets_of(mine, equal), clipped=True),
+        "more than the default": lambda mine: more_than(standard, regrets_of(mine, equal)),
         "mean": lambda mine: estimate(regrets_of(mine, equal), clipped=False),
         "worst": lambda mine: worst(regrets_of(mine, equal)),
         "runs at chance": lambda mine: f"{sum(each.at_chance for each in mine)} of {len(mine)}",
     }
     if equal:
         del below["runs at chance"]
+    if all(len(regrets_of(mine)) == len(problems) for mine in columns.values()):
+        del below["problems"]
+    if len(columns) == 1 or not standard:
+        del below["more than the default"]
     lines += [[f"**{name}**", *(tell(mine) for mine in columns.values())] for name, tell in below.items()]
     return as_table(["", *columns], lines)
 
@@ -162,6 +172,15 @@ def cell(results: Sequence[Result], seeds: int, equal: bool) -> str:
     if equal:
         notes.insert(0, f"{statistics.fmean(each.client_steps / each.oracle_steps for each in results):.2g}x")
     return f"{statistics.fmean(regrets):z.1f}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def more_than(standard: Regrets, regrets: Regrets) -> str:
+    """Return the mean regret less that of the default, both with negatives as 0, on the problems that both have."""
+    both = [problem for problem in regrets if problem in standard]
+    if not both:
+        return "–"
+    own, others = (mean_over_problems({name: each[name] for name in both}, True) for each in (regrets, standard))
+    return f"{own - others:z.2f}"
 
 
 def estimate(regrets: Regrets, clipped: bool) -> str:
