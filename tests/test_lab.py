@@ -607,7 +607,8 @@ def test_a_run_whose_log_cannot_be_packed_stops_the_others(tmp_path, monkeypatch
 @pytest.mark.slow
 @pytest.mark.anywhere
 def test_the_published_regret_is_what_the_logs_say():
-    """By `fedaccord bench tuner --no-run --parts FA --candidates default`."""
+    """By `fedaccord bench tuner --no-run --parts FA --candidates default,paper,low,high,wide`."""
     folder = Path(__file__).parents[1] / "results" / "tuner"
-    work = lab.Lab(folder, list(lab.PROBLEMS.values()), ["FA"], {"default": {}}, range(3))
+    candidates = {name: lab.CANDIDATES[name] for name in ("default", "paper", "low", "high", "wide")}
+    work = lab.Lab(folder, list(lab.PROBLEMS.values()), ["FA"], candidates, range(3))
     assert regret.markdown(list(work.results()), list(work.oracles()), work.seeds) == (folder / "regret.md").read_text()
