@@ -1,4 +1,4 @@
-"""FATHOM's rule: rate and steps follow their hyper-gradients (Kan, 2022, "Federated hypergradient descent").
+"""The rule of FATHOM: rate and steps follow their hyper-gradients (Kan, 2022, "Federated hypergradient descent").
 
 With Delta_t the clients' mean step, Delta_sm a running mean of those before, and least_i the smallest cosine between
 client i's next gradient and the sum of its gradients so far (Eq. 5, 9, 12)
