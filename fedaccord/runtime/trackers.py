@@ -71,11 +71,13 @@ class CsvTracker(View):
 
     def widen(self, file: TextIO, names: Iterable[str]) -> None:
         """Write the file anew with a column for each of these figures, which are empty in the rows of before."""
-        with open(self.path, newline="", encoding="utf-8") as before:
-            rows = list(csv.DictReader(before))
+        rows: list[dict[str, str]] = []
+        if file.tell():
+            with open(self.path, newline="", encoding="utf-8") as before:
+                rows = list(csv.DictReader(before))
+            file.seek(0)
+            file.truncate()
         self.columns = list(dict.fromkeys([*self.columns, *names]))
-        file.seek(0)
-        file.truncate()
         writer = csv.DictWriter(file, ["round", *self.columns], restval="")
         writer.writeheader()
         writer.writerows(rows)
