@@ -456,6 +456,7 @@ WORDS += ["--candidate", "still:hyper_lr=0,grid=lr = 0.1..0.2/2; steps = 1..2/2"
 def small(monkeypatch):
     monkeypatch.setattr(lab, "PROBLEMS", PROBLEMS)
     monkeypatch.setattr(searching, "MOST", MOST)
+    monkeypatch.setattr(searching, "RUNS", RUNS)
 
 
 @pytest.fixture(scope="module")
