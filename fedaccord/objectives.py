@@ -52,7 +52,9 @@ def sequences(output: Tensor, targets: Tensor, lowest: float, weight: float, mos
     """
     log_p = log_softmax(output, dim=1)
     there = (targets != IGNORED).to(output.dtype)
-    each = nll_loss(log_p, targets, ignore_index=IGNORED, reduction="none").clamp(max=most)
+    each = nll_loss(log_p, targets, ignore_index=IGNORED, reduction="none")
+    if most < math.inf:  # not in a training step
+        each = each.clamp(max=most)
     if weight:
         each = each + weight * there * torch.clamp(lowest + (log_p.exp() * log_p).sum(dim=1), min=0)
     return each.sum() / there.sum().clamp(min=1)
