@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedaccord.experiments import lab
 from fedaccord.experiments.lab import PROBLEMS
 from fedaccord.methods.registry import PARTS
 from fedaccord.report.regret import ABOVE_CHANCE
@@ -70,6 +71,10 @@ def regret_on_average() -> str:
     return f"misses {missed(cells):.2f} points on average (what is ahead counts as 0) and {worst:.1f} at worst"
 
 
+def worst_run() -> str:
+    return f"the worst single run misses {max(float(row['regret']) for row in runs()):.1f}"
+
+
 def no_run_at_chance() -> str:
     assert at_chance(runs()) == 0
     return f"none of {len(runs())} runs is at chance"
@@ -78,8 +83,8 @@ def no_run_at_chance() -> str:
 def the_promise() -> str:
     cells = regrets()
     assert len(cells) == len(PROBLEMS) == 16
-    worst = max(cells.values())
-    return f"misses it by {missed(cells):.2f} points on average (what is ahead counts as 0) and {worst:.1f} at worst"
+    mean = f"misses it by {missed(cells):.2f} points on average (means of three seeds; what is ahead counts as 0)"
+    return f"{mean} and {max(cells.values()):.1f} on the worst problem; {worst_run()}"
 
 
 def regret_by_steps() -> str:
@@ -97,8 +102,9 @@ LEVEL = 0.2
 
 
 def ahead() -> str:
-    found = sorted(-points for points in regrets().values() if -points > LEVEL)
-    return f"ahead by {found[0]:.1f} to {found[-1]:.0f} points on {len(found)}"
+    found = [problem for problem, points in regrets().items() if -points > LEVEL]
+    every = [name for name in found if all(float(row["regret"]) < 0 for row in runs() if row["problem"] == name)]
+    return f"ahead on average on {len(found)}, on {len(every)} of them with every seed"
 
 
 def level() -> str:
@@ -106,25 +112,62 @@ def level() -> str:
     return f"level within {LEVEL} points on {len(found)} of the sixteen"
 
 
-def beside_the_default(candidate: str) -> tuple[float, float, int]:
-    """Return by how much a candidate misses more where both ran, what it misses at worst, and on how many problems."""
-    own, default = regrets(candidate=candidate), regrets()
-    return missed(own) - missed({name: default[name] for name in own}), max(own.values()), len(own)
+def largest_lead() -> str:
+    """The oracle of that problem was lucky in the search, so another of its schedules that has these seeds is named."""
+    problem, cells = "kws16-one-C0.5", regrets()
+    assert min(cells, key=lambda name: cells[name]) == problem
+    other = [RESULTS / "tuner" / problem / f"FA-lr0.05x1-steps3x1-s{seed}" for seed in range(3)]
+    best = statistics.fmean(lab.tested(lab.read_trace(run), PROBLEMS[problem]) for run in other)
+    lead = means()[problem] - best
+    where = "(keywords, one class a client, half of them in a round)"
+    luck = "is over a schedule that did far worse with these seeds than in the search"
+    return f"The largest lead, {-cells[problem]:.0f} points {where}, {luck}: over 0.05 x 3 it is {lead:.0f}"
+
+
+def at_the_edge() -> str:
+    places = [(each.oracle or each).name for each in PROBLEMS.values()]
+    edges = [json.loads((RESULTS / "tuner" / name / "FA-oracle.json").read_text())["at_edge"] for name in places]
+    return f"on {NUMBERS[sum(edges)]} of the sixteen it lies at an edge of the search"
+
+
+NUMBERS = ("none", "one", "two", "three", "four", "five", "six")
+
+
+def means(part: str = "FA", candidate: str = "default") -> Cells:
+    """The accuracies."""
+    found: dict[str, list[float]] = {}
+    for row in runs(part, candidate):
+        found.setdefault(row["problem"], []).append(float(row["accuracy"]))
+    return {problem: statistics.fmean(values) for problem, values in found.items()}
 
 
 def other_places() -> str:
-    low, high, wide = (beside_the_default(each) for each in ("low", "high", "wide"))
-    assert low[2] == high[2] == wide[2] == 9
-    more = f"{low[0]:.2f} and {high[0]:.2f} points more than from its middle"
-    corners = f"it misses {more}, {low[1]:.1f} and {high[1]:.1f} at worst"
-    return f"{corners}; with rates ten times wider at each end {wide[0]:.2f} more, {wide[1]:.1f} at worst"
+    """What it costs to begin elsewhere: in accuracy, and as regret, where what is ahead counts as 0."""
+    default, found = means(), []
+    for candidate, where in (("low", "lowest"), ("high", "highest")):
+        own, more = means(candidate=candidate), more_regret(candidate)
+        lost = {name: default[name] - own[name] for name in own}
+        ends = f"{statistics.fmean(lost.values()):.1f} points lower on average and {max(lost.values()):.1f} at worst"
+        found.append(f"From the {where} corner it ends {ends} ({more:.2f} more regret)")
+    return ". ".join(found)
+
+
+def more_regret(candidate: str) -> float:
+    own, default = regrets(candidate=candidate), regrets()
+    return missed(own) - missed({name: default[name] for name in own})
+
+
+def wider_grid() -> str:
+    cells = regrets(candidate="wide")
+    return f"has {more_regret('wide'):.2f} points more regret, {max(cells.values()):.1f} at worst"
 
 
 def as_printed() -> str:
     cells, rows = regrets(candidate="paper"), runs(candidate="paper")
-    assert len(cells) == 10
-    worst = f"{missed(cells):.1f} points on ten of the sixteen and {max(cells.values()):.1f} at worst"
-    return f"misses {worst}, with {at_chance(rows)} of {len(rows)} runs at chance"
+    assert len(cells) == 16
+    worst = f"{max(cells.values()):.0f} at worst (CIFAR-10, alike clients)"
+    lost = f"{at_chance(rows)} of {len(rows)} runs at chance"
+    return f"misses {missed(cells):.1f} points on average and {worst}, with {lost}"
 
 
 CLAIMS: list[tuple[str, Callable[[], str]]] = [
@@ -136,9 +179,13 @@ CLAIMS: list[tuple[str, Callable[[], str]]] = [
     ("docs/tuner.md", regret_on_average),
     ("docs/tuner.md", no_run_at_chance),
     ("docs/tuner.md", regret_by_steps),
+    ("docs/tuner.md", worst_run),
     ("docs/tuner.md", ahead),
     ("docs/tuner.md", level),
+    ("docs/tuner.md", largest_lead),
+    ("docs/tuner.md", at_the_edge),
     ("docs/tuner.md", other_places),
+    ("docs/tuner.md", wider_grid),
     ("docs/tuner.md", as_printed),
 ]
 
