@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from fedaccord import config
 from fedaccord.core.records import ClientUpdate, Order, Refusal
 from fedaccord.runtime.build import from_task
-from fedaccord.runtime.drive import drive
+from fedaccord.runtime.drive import Outcome, drive
 from fedaccord.tasks import find_task
 
 LIAR = 0
@@ -23,6 +23,11 @@ HONEST, AWAY, LIES = "honest", "away", "lies"
 
 def accuracy(options: argparse.Namespace, split: str, rule: str, seed: int, way: str) -> float:
     """Return the last test accuracy, in percent, of a run in which client 0 is honest, stays away or lies."""
+    return 100 * finished(options, split, rule, seed, way).rounds[-1].metrics["accuracy"]
+
+
+def finished(options: argparse.Namespace, split: str, rule: str, seed: int, way: str) -> Outcome:
+    """Return a whole run in which client 0 is honest, stays away or lies."""
     task = find_task(options.task)
     own = {"task": options.task, "split": split, "method": options.method, "rounds": options.rounds, "seed": seed}
     made = from_task(task, config.make(task.defaults(split), own, {"robust": rule, "engine": options.engine}))
@@ -37,7 +42,7 @@ def accuracy(options: argparse.Namespace, split: str, rule: str, seed: int, way:
                 yield update
 
     engine.train = hostile  # type: ignore[method-assign]
-    return 100 * drive(made, None, None).rounds[-1].metrics["accuracy"]
+    return drive(made, None, None)
 
 
 def turned(order: Order, update: ClientUpdate, times: float) -> ClientUpdate:
@@ -55,10 +60,12 @@ def main() -> int:
     parser.add_argument("--engine", default="serial")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--splits", nargs="+", default=["iid", "non-iid"])
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
     parser.add_argument("--times", type=float, default=100.0)
     options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     print(f"{options.task}, {options.method}, {options.rounds} rounds, {options.seeds} seeds: test accuracy in %")
     print(
         f"| split | robust | nobody lies | client 0 stays away | client 0 sends -{options.times:g} times its update |"
@@ -68,7 +75,7 @@ def main() -> int:
         for rule in options.rules:
             cells = []
             for way in (HONEST, AWAY, LIES):
-                found = [accuracy(options, split, rule, seed, way) for seed in range(options.seeds)]
+                found = [accuracy(options, split, rule, seed, way) for seed in seeds]
                 cells.append(f"{statistics.fmean(found):.1f} ({min(found):.1f} to {max(found):.1f})")
             print(f"| {split} | {rule} | {' | '.join(cells)} |", flush=True)
     return 0

@@ -22,7 +22,7 @@ from fedaccord.core.params import load_params, read_params
 from fedaccord.core.protocols import Method, Part
 from fedaccord.core.records import ClientData, LossFunction, Metric, Params, Prepare, RoundLog, ServerState
 from fedaccord.core.travel import Travels
-from fedaccord.data.lazy import Collate
+from fedaccord.data.lazy import Collate, LazyExamples
 from fedaccord.data.prepare import as_stored
 from fedaccord.data.sets import Data, as_examples, check_columns, columns_of
 from fedaccord.methods.registry import as_method
@@ -177,34 +177,25 @@ def federate(
     check_columns({**sets, **others})
     data = [given(client, label) for label, client in sets.items()]
     held, tested = (given(others[name], name) if name in others else None for name in ("validation", "test"))
+    if collate is not None and not any(isinstance(each, LazyExamples) for each in (*data, held, tested)):
+        raise SettingsError("collate: it puts a Dataset's items together, and no Dataset is given; leave it out")
     chosen = as_method(method)
-    settings = {
-        name: ", ".join(value) if isinstance(value, list | tuple) else value for name, value in settings.items()
-    }
-    settled = {}
-    if folder is not None and Path(folder).exists():  # the weight that was settled when the run began stays
-        settled = {name: value for name, value in read_raw(Path(folder)).items() if name == "entropy_weight"}
     make = own_function("optimizer", optimizer, "a name or a function (weights, lr=rate) -> Optimizer")
     predicate = own_function("travels", travels, "patterns in one text, or a function (name, tensor) -> bool")
-    resolved = config.make(
-        settled,
-        settings,
-        {
-            "task": "python",
-            "method": chosen.name,
-            "optimizer": config.OWN if make else optimizer,
-            "travels": config.OWN if predicate else travels,
-            "split": "natural",
-            "clients": len(data),
-            "rounds": rounds,
-            "fraction": fraction,
-            "seed": seed,
-            "augment": False,
-            "evaluate": "clients" if held is None else "server",
-        },
-        method=chosen,
-    )
-    config.refuse_tuned(settings, resolved, chosen)
+    fixed = {
+        "task": "python",
+        "method": chosen.name,
+        "optimizer": config.OWN if make else optimizer,
+        "travels": config.OWN if predicate else travels,
+        "split": "natural",
+        "clients": len(data),
+        "rounds": rounds,
+        "fraction": fraction,
+        "seed": seed,
+        "augment": False,
+        "evaluate": "clients" if held is None else "server",
+    }
+    resolved = resolve(chosen, settings, fixed, folder)
     model = copy.deepcopy(model)
     judged = metrics_of(metrics, loss, better)
     whole = with_server_steps(chosen, resolved.values())
@@ -215,11 +206,23 @@ def federate(
         warnings.warn(sentence, FedAccordWarning, stacklevel=2)
     state, experiment = outcome.state, setup.experiment
     load_params(model, handed_out(experiment, state.model, measuring(experiment), state.kept)[1])
-    fixed = read_params(model, setup.travel.fixed)
     return History(
-        model.eval(), outcome.rounds, setup.settings, state, outcome.about, setup.metrics, fixed, outcome.classes,
-        setup.code,
+        model.eval(), outcome.rounds, setup.settings, state, outcome.about, setup.metrics,
+        read_params(model, setup.travel.fixed), outcome.classes, setup.code,
     )  # fmt: skip
+
+
+def resolve(method: Method, asked: dict[str, Any], fixed: dict[str, Any], folder: str | Path | None) -> Settings:
+    """Return a run's settings: those `asked` for by name, with lists for texts, and those that are `fixed`.
+
+    In a run folder the entropy weight that was settled when the run began stays.
+    """
+    asked = {name: ", ".join(value) if isinstance(value, list | tuple) else value for name, value in asked.items()}
+    before = read_raw(Path(folder)) if folder is not None and Path(folder).exists() else {}
+    settled = {name: value for name, value in before.items() if name == "entropy_weight"}
+    resolved = config.make(settled, asked, fixed, method=method)
+    config.refuse_tuned(asked, resolved, method)
+    return resolved
 
 
 def open_folder(path: Path, settings: Settings) -> RunFolder:

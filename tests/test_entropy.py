@@ -48,7 +48,9 @@ def test_what_is_set_is_set(capsys, given):
 
 def test_with_a_loss_of_ones_own_there_is_none(capsys):
     assert train(APART, show=True, loss=cross_entropy).settings.entropy_weight == 0.0
-    assert "entropy term off: the loss is the task's own" in capsys.readouterr().err
+    assert "entropy term off: the loss is the task's own\n" in capsys.readouterr().err
+    train(APART, show=True, loss=cross_entropy, entropy_weight=0.5)
+    assert "the loss is the task's own, so entropy_weight = 0.5 has no effect" in capsys.readouterr().err
 
 
 def test_alike_clients_keep_their_probabilities():

@@ -105,17 +105,24 @@ def clients():
     return [(x[:30], (x[:30, 0] > 0).long()), (x[30:], (x[30:, 0] > 0).long())], (x, (x[:, 0] > 0).long())
 
 
-def test_a_run_has_the_chosen_ones_and_one_that_raises_is_named_and_nothing_is_lost(tmp_path):
+@pytest.mark.parametrize(("good", "rounds"), [(0, 0), (1, 1)])
+def test_a_run_has_the_chosen_ones_and_one_that_raises_is_named_and_nothing_is_lost(tmp_path, good, rounds):
+    """It is tried before the first round; one that fails later, here in round 2, leaves what was done before."""
     own, whole = clients()
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     settings = {"test": whole, "rounds": 4, "test_every": 2, "engine": "serial", "folder": tmp_path / "run"}
 
+    answers = iter([0.5] * good)
+
     def broken(output, targets):
+        for answer in answers:
+            return answer
         raise ZeroDivisionError("no positives")
 
     with pytest.raises(TaskError, match="metric mine failed: ZeroDivisionError: no positives"):
         federate(model, own, metrics={"mine": broken}, **settings)
+    assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == rounds
     again = federate(model, own, metrics="auc, f1, accuracy", **settings)
     assert list(again.rounds[-1].metrics) == ["auc", "f1", "accuracy"]
     assert len(again.rounds) == 4

@@ -62,6 +62,11 @@ def test_clients_must_be_a_list_with_one_entry_each(clients):
         federate(nn.Linear(4, 2), clients, rounds=1)
 
 
+def test_a_collate_function_without_a_dataset_is_told():
+    with pytest.raises(FedAccordError, match="collate: it puts a Dataset's items together, and no Dataset is given"):
+        federate(nn.Linear(4, 2), [(X, Y)] * 2, rounds=1, collate=lambda items: items)
+
+
 def test_float_targets_of_a_dataset_stay_what_they_are():
     targets, model = X.sum(1) / 3, nn.Linear(4, 1)
     ends = [

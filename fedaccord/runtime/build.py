@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +41,7 @@ from fedaccord.runtime.parts import Parts, by_clients, own_travels, parts_of
 from fedaccord.runtime.start import start_model
 from fedaccord.server.chain import ServerChain
 from fedaccord.server.evaluate import ClientLosses, Evaluator
-from fedaccord.server.guard import guard, late_guard
+from fedaccord.server.guard import Rules, guard, late_guard
 from fedaccord.server.robust import MEAN, warning
 from fedaccord.server.sizes import Sizes
 from fedaccord.server.steps import SHORT
@@ -242,18 +241,19 @@ def known_sizes(sizes: Sizes | None, clients: int) -> Mapping[int, int] | None:
 
 
 def guard_of(parts: Parts, everyone: bool) -> Guard:
-    """Build the guard, which decides what becomes of a round; `everyone`: all clients train in every round."""
+    """Build the guard, which decides what becomes of a round."""
     settings, (method, chosen) = parts.settings, choosing(parts)
-    limits: dict[str, Any] = {
-        "guards": settings.guards,
-        "minimum": settings.min_replies,
-        "length": length_of(parts, everyone),
-        "tuned": "lr" in method.tunes(chosen.values()),
-        "follows": method.follows(chosen.values()),
-    }
+    rules = Rules(
+        guards=settings.guards,
+        minimum=settings.min_replies,
+        everyone=everyone,
+        tuned="lr" in method.tunes(chosen.values()),
+        follows=method.follows(chosen.values()),
+    )
+    length = length_of(parts, everyone)
     if parts.validation is None:
-        return late_guard(**limits)
-    return guard(**limits, everyone=everyone, rewarded=SHORT if settings["average"] else LAST)
+        return late_guard(rules, length)
+    return guard(rules, SHORT if settings["average"] else LAST, length)
 
 
 def experiment_for(
@@ -266,7 +266,8 @@ def experiment_for(
     settings, model, validation = parts.settings, parts.model, parts.validation
     device = next(model.parameters()).device
     travel = travel_of(model, travels_of(parts))
-    everyone = cohort_size(clients, settings.fraction) == clients
+    # A liar raises the loss in every round, as clients do whose turn it is not: no round is mended or cut for that.
+    everyone = cohort_size(clients, settings.fraction) == clients and settings["robust"] == MEAN
     evaluator = tested = None
     watched = watched_metric(parts)
     if validation is not None:

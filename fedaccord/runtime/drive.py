@@ -11,7 +11,7 @@ from types import FrameType
 
 from torch import nn
 
-from fedaccord.core.algorithm import BEST, over, run, start
+from fedaccord.core.algorithm import BEST, over, run, start, tests_in
 from fedaccord.core.errors import RunError
 from fedaccord.core.params import read_params
 from fedaccord.core.processes import processor_kind, torch_threads
@@ -27,6 +27,7 @@ from fedaccord.runtime.identity import fingerprint
 from fedaccord.runtime.lines import round_of
 from fedaccord.runtime.live import JsonView, View
 from fedaccord.runtime.trackers import Together, trackers
+from fedaccord.tasks import PRESETS
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def begun(
 
     `quiet`: say only what is amiss.
     """
-    experiment, engine = setup.experiment, setup.experiment.engine
+    experiment, engine, settings = setup.experiment, setup.experiment.engine, setup.settings
     found = folder.load() if folder else None
     logs = read_logs(folder) if folder else []
     if found is not None and folder is not None:
@@ -126,6 +127,8 @@ def begun(
         for sentence in [*([] if quiet else [f"entropy term {setup.entropy}"]), *setup.remarks]:
             tell(sentence)
         state = start(experiment, setup.params)
+        if experiment.metrics is not None and settings.task not in PRESETS and not tests_in(experiment, 1):
+            experiment.metrics(setup.params)  # somebody's own, which should fail now rather than in the tenth round
         if folder:
             folder.describe(setup.metrics)
             write_classes(folder.path, setup.by_class())

@@ -36,7 +36,8 @@ def settle_entropy(parts: Parts) -> tuple[Parts, str]:
     settings = parts.settings
     weight = settings.entropy_weight
     if parts.loss is not None:
-        return with_weight(parts, 0.0 if weight is None else weight), "off: the loss is the task's own"
+        unused = f", so entropy_weight = {weight:g} has no effect" if weight else ""
+        return with_weight(parts, 0.0 if weight is None else weight), f"off: the loss is the task's own{unused}"
     if "entropy_weight" in parts.method.tunes(settings.values()):
         return with_weight(parts, 1.0 if weight is None else weight), "on: its weight is tuned"
     if weight is not None:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from fedaccord.core.algorithm import LAST, PLAUSIBLE, TRIES, Aggregated, Guard, Measure, Verdict
@@ -26,65 +26,70 @@ SHARES = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32)
 """The shares of a step that blew up, of which the first that does no harm is taken."""
 
 
-def guard(
-    guards: bool = True,
-    minimum: int = 1,
-    rewarded: str = LAST,
-    everyone: bool = False,
-    length: Length | None = None,
-    tuned: bool = True,
-    follows: bool = False,
-) -> Guard:
+@dataclass(frozen=True)
+class Rules:
+    """What a guard goes by.
+
+    guards    whether it mends bad rounds at all; False: as printed
+    minimum   the fewest usable updates with which a round counts
+    everyone  all clients train in every round, and honestly. Then a step that loses more than half of all that was
+              gained is a bad one, too: near the loss of a guess nothing can double, and yet a network can die
+    tuned     the rate is chosen anew from round to round. Where it is fixed, the next step would be as bad, and a guard
+              that mends every step stops the training; then only ruin counts, a loss of more than ten times the first
+    follows   the rate comes down after a harmful round, so early on such a round is undone. So is a first step that is
+              out of all proportion to the model and gains nothing: it can ruin a network without raising its loss above
+              that of a guess
+    """
+
+    guards: bool = True
+    minimum: int = 1
+    everyone: bool = False
+    tuned: bool = True
+    follows: bool = False
+
+
+USUAL = Rules()
+
+
+def guard(rules: Rules = USUAL, rewarded: str = LAST, length: Length | None = None) -> Guard:
     """Line 16: return a guard that computes r_t = (L_t - L_{t+1}) / L_t, where L is the loss of the model `rewarded`.
 
-    With fewer than `minimum` usable updates the round is skipped. With `guards`, a step after which the loss of the
-    last model is not finite, or has more than doubled, is shortened until it does no harm, and the shorter it is, the
-    lower is the reward; if no share of it helps, the model before stays with all that goes with it, and the reward is
-    -1. Where `everyone` trains in every round, a step that loses more than half of all that was gained is treated the
-    same: near the loss of a guess nothing can double, and yet a network can die. Rewards are clipped to [-1, 1].
+    A step after which the loss of the last model is not finite, or has more than doubled, is shortened until it does no
+    harm, and the shorter it is, the lower is the reward; if no share of it helps, the model before stays with all that
+    goes with it, and the reward is -1. Rewards are clipped to [-1, 1].
 
     `length`: how far the server goes along the clients' mean step; where that blows up, it goes as far as their mean.
-    `tuned`: the rate is chosen anew from round to round. Where it is fixed, the next step would be as bad, and a guard
-    that mends every step stops the training; then only ruin counts, a loss of more than ten times the first. `follows`:
-    the rate comes down after a harmful round, so early on such a round is undone. So is a first step that is out of all
-    proportion to the model and gains nothing: it can ruin a network without raising its loss above that of a guess.
     """
 
     def judge(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
-        if len(mean.accepted) < max(1, minimum):
-            return skipped(state, len(mean.accepted), minimum)
+        if len(mean.accepted) < max(1, rules.minimum):
+            return skipped(state, len(mean.accepted), rules.minimum)
         model, stretch = mean.model, None
         if length is not None:
             model, stretch = length(state.round + 1, mean, lambda each: measure(each, rewarded).loss)
         loss, before = measure(model, LAST).loss, state.last_loss
-        if guards and follows and overshot(state, mean, loss):
+        if rules.guards and rules.follows and overshot(state, mean, loss):
             far = f"undone: the clients went {relative_norm(mean):.2g} times as far as the model is from zero"
             return Verdict(state.model, state.loss, before, None, carried_out=False, guard=far)
-        blown = partial(bad, state=state, everyone=everyone) if tuned else partial(ruined, state=state)
-        if guards and stretch is not None and stretch.taken > 1.0 and blown(loss):
+        blown = partial(bad, state=state, everyone=rules.everyone) if rules.tuned else partial(ruined, state=state)
+        if rules.guards and stretch is not None and stretch.taken > 1.0 and blown(loss):
             model, stretch, loss = mean.model, replace(stretch, taken=1.0), measure(mean.model, LAST).loss
         worst, told = math.inf, None
-        if guards and blown(loss):
-            model, share, told = mended(state, mean, measure, loss, undo=follows and early(state))
+        if rules.guards and blown(loss):
+            model, share, told = mended(state, mean, measure, loss, undo=rules.follows and early(state))
             if share == 0.0:
                 return Verdict(model, state.loss, before, -CLIP, guard=told)
             loss, worst = measure(model, LAST).loss, share - CLIP
             stretch = None if stretch is None else replace(stretch, taken=share, wanted=share)
         paid = loss if rewarded == LAST else measure(model, rewarded).loss
-        reward = gain(state, state.loss, paid, guards)
+        reward = gain(state, state.loss, paid, rules.guards)
         paid_out = None if reward is None else min(reward, worst)
         return Verdict(model, usable(paid), usable(loss), paid_out, guard=told, stretch=stretch)
 
     return judge
 
 
-def late_guard(
-    guards: bool = True,
-    minimum: int = 1,
-    length: Length | None = None,
-    tuned: bool = True,
-    follows: bool = False,
-) -> Guard:
+def late_guard(rules: Rules = USUAL, length: Length | None = None) -> Guard:
     """Line 16: return a guard for runs whose clients report the loss of the model that they received, a round late.
 
     If that model was a bad one, so is all that they made of it. Of the step that led to it a quarter is left; nothing
@@ -93,19 +98,19 @@ def late_guard(
     """
 
     def judge(state: ServerState, mean: Aggregated, measure: Measure) -> Verdict:
-        if len(mean.accepted) < max(1, minimum):
-            back = given_up(state, mean) if guards else None
-            return skipped(state, len(mean.accepted), minimum) if back is None else back
+        if len(mean.accepted) < max(1, rules.minimum):
+            back = given_up(state, mean) if rules.guards else None
+            return skipped(state, len(mean.accepted), rules.minimum) if back is None else back
         found = measure(state.model, LAST)
         loss, before = found.loss, state.last_loss if found.before is None else found.before
-        dead = ruined(loss, state) or (tuned and forgotten(loss, mean, state))
-        if guards and state.previous is not None and (dead or (tuned and doubled(state, before, loss))):
-            share = 0.0 if dead and follows else SHARES[1]
+        dead = ruined(loss, state) or (rules.tuned and forgotten(loss, mean, state))
+        if rules.guards and state.previous is not None and (dead or (rules.tuned and doubled(state, before, loss))):
+            share = 0.0 if dead and rules.follows else SHARES[1]
             params = towards(state.previous.params, state.model.params, share) if share else state.previous.params
             told = f"taken back{' to a quarter of the step' if share else ''}: the loss {rise(before, loss)}"
             reward = None if state.loss is None else share - CLIP
             return Verdict(replace(state.previous, params=params), None, state.last_loss, reward, False, told)
-        reward = None if state.loss is None else gain(state, before, loss, guards)
+        reward = None if state.loss is None else gain(state, before, loss, rules.guards)
         model, stretch = mean.model, None
         if length is not None:
             model, stretch = length(state.round + 1, mean, lambda each: None)

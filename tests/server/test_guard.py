@@ -9,7 +9,7 @@ from fedaccord.core.protocols import Measured
 from fedaccord.core.records import Accepted, Refusal, ServerState, Snapshot
 from fedaccord.server.chain import Aggregate
 from fedaccord.server.evaluate import ClientLosses
-from fedaccord.server.guard import SHARES, guard, late_guard
+from fedaccord.server.guard import SHARES, Rules, guard, late_guard
 
 OLD, NEW, OLDER = (Snapshot({"w": torch.tensor([float(value)])}) for value in (1, 2, 3))
 STATE = ServerState(4, OLD, 2.0, {}, last_loss=2.0)
@@ -23,7 +23,7 @@ def judge(state, model, measured, accepted, guards, shares=(), relative=0.1, fol
     clients = [Accepted(n, 5, trained, 1.0) for n in range(accepted)]
     mean = Aggregate(model, clients, [], model_norm=1.0 / relative, scaled=parts.get)
     late = state.previous is not None or measured.before is not None
-    made = (late_guard if late else guard)(guards, follows=follows)
+    made = (late_guard if late else guard)(Rules(guards, follows=follows))
     return made(state, mean, lambda each, which: losses[id(each)])
 
 
@@ -58,7 +58,7 @@ def test_losses_may_be_negative(before, loss, reward):
     verdict = judge(state, NEW, Measured(loss), 3, guards=True)
     assert verdict.reward == pytest.approx(reward)
     assert (verdict.guard is not None) == (loss == 0.5)
-    fixed = guard(tuned=False)(
+    fixed = guard(Rules(tuned=False))(
         state, Aggregate(NEW, [Accepted(0, 5, 0.1, 1.0)], [], scaled=lambda share: OLD), lambda *_: Measured(loss)
     )
     assert fixed.guard is None
@@ -112,7 +112,7 @@ def test_one_liar_cannot_have_a_model_taken_back_by_what_it_says_of_its_training
     """Opposed clients that have overshot: nine of ten learn their class at once."""
     clients = [Accepted(n, 5, lie if n == 0 else 1.2, 1.0) for n in range(10)]
     mean = Aggregate(NEW, clients, [], model_norm=1.0, scaled=lambda share: NEW)
-    verdict = late_guard(follows=True)(LEARNED, mean, lambda model, which: Measured(2.31, 1.2))
+    verdict = late_guard(Rules(follows=True))(LEARNED, mean, lambda model, which: Measured(2.31, 1.2))
     assert verdict.guard is None
 
 
@@ -123,12 +123,12 @@ def test_a_model_from_which_nobody_can_train_is_taken_back(accepted, diverged, t
     """It may have been poisoned in the round before: without that, no honest round could ever mend it."""
     refused = [Refusal(n, "a value is not finite", True) for n in range(diverged)] + [Refusal(9, "no reply in time")]
     mean = Aggregate(NEW, [Accepted(n, 5, 0.1, 1.0) for n in range(accepted)], refused, scaled=lambda share: NEW)
-    verdict = late_guard(minimum=3)(LEARNED, mean, lambda model, which: pytest.fail("measured"))
+    verdict = late_guard(Rules(minimum=3))(LEARNED, mean, lambda model, which: pytest.fail("measured"))
     assert verdict.model is (OLDER if taken_back else OLD)
     assert verdict.guard.startswith("taken back: 3 of 4 clients" if taken_back else "skipped")
     assert (verdict.reward, verdict.carried_out) == (-1.0 if taken_back else None, False)
     again = replace(LEARNED, model=OLDER, loss=None)
-    once = late_guard(minimum=3)(again, mean, lambda model, which: pytest.fail("measured"))
+    once = late_guard(Rules(minimum=3))(again, mean, lambda model, which: pytest.fail("measured"))
     assert once.guard.startswith("skipped")  # it was taken back in the round before: nothing is left to do
 
 
@@ -164,7 +164,7 @@ def test_a_first_step_out_of_all_proportion_that_gains_nothing_is_undone(state, 
 )
 def test_with_a_fixed_rate_only_ruin_counts(loss, told):
     """The next step would be as bad: a guard that mends every one stops the training."""
-    fixed = guard(tuned=False, everyone=True)
+    fixed = guard(Rules(tuned=False, everyone=True))
     mean = Aggregate(NEW, [Accepted(0, 5, 0.1, 1.0)], [], model_norm=1.0, scaled=lambda share: NEW)
     verdict = fixed(FIRST, mean, lambda model, which: Measured(loss))
     assert (verdict.guard and verdict.guard.split(":")[0]) == told
@@ -174,7 +174,7 @@ def test_with_a_fixed_rate_ruin_is_also_what_comes_about_step_by_step():
     """Nine times the loss before is more than ten times the first."""
     mean = Aggregate(NEW, [Accepted(0, 5, 0.1, 1.0)], [], model_norm=1.0, scaled=lambda share: NEW)
     state = replace(FIRST, round=1, last_loss=18.0)
-    assert guard(tuned=False)(state, mean, lambda model, which: Measured(162.0)).guard.startswith("rolled back")
+    assert guard(Rules(tuned=False))(state, mean, lambda model, which: Measured(162.0)).guard.startswith("rolled back")
 
 
 def test_bad_rounds_are_not_undone_for_ever():

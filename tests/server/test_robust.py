@@ -184,3 +184,14 @@ def test_a_liar_with_a_class_of_its_own_does_not_talk_the_tuner_out_of_learning(
 
     options = argparse.Namespace(task="digits", method="FA+AH", rounds=40, engine="serial", times=100.0)
     assert accuracy(options, "non-iid", "clip", 10, LIES) > 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "shortened"), [("mean", True), ("clip", False)])
+def test_with_a_robust_rule_one_client_cannot_shorten_everybodys_step(rule, shortened):
+    """The liar unlearns its class: the server's loss is best half-way in some round, whoever goes too far."""
+    from attackers import LIES, finished
+
+    options = argparse.Namespace(task="digits", method="FA+AH", rounds=15, engine="serial", times=1.0)
+    taken = [each.stretch for each in finished(options, "non-iid", rule, 10, LIES).rounds]
+    assert (min(length for length in taken if length is not None) < 1) == shortened

@@ -8,7 +8,7 @@ import torch
 from fedaccord.core.protocols import Measured
 from fedaccord.core.records import Accepted, ServerState, Snapshot, Stretch
 from fedaccord.server.chain import Aggregate
-from fedaccord.server.guard import guard, late_guard
+from fedaccord.server.guard import Rules, guard, late_guard
 from fedaccord.server.stretch import reach, recorded, searched, unmeasured
 
 LENGTHS = [2.0**power for power in range(-5, 5)]
@@ -88,7 +88,7 @@ def judged(last, state, everyone=True):
         length = model.params["w"].item()
         return Measured(last(length) if which == "last" else parabola(4.0)(model))
 
-    judge = guard(rewarded="short", everyone=everyone, length=searched(0.5), follows=True)
+    judge = guard(Rules(everyone=everyone, follows=True), "short", searched(0.5))
     return judge(state, step(0.3), measure)
 
 
