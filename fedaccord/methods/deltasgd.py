@@ -3,9 +3,10 @@
 A client's rate follows the local smoothness that its last step met: with g_k(x) the gradient of the k-th mini-batch,
     eta_k = min( gamma ||x_k - x_{k-1}|| / (2 ||g_k(x_k) - g_k(x_{k-1})||),  sqrt(1 + delta theta_{k-1}) eta_{k-1} )
     theta_k = eta_k / eta_{k-1};                    x_{k+1} = x_k - eta_k g_k(x_k)
-anew in every round, from eta_0 = lr and theta_0 = 1. So lr (its code's is 0.2) is where a client begins; a tuner that
-chooses it chooses no more than that. Both gradients are of the same mini-batch, as in its code, so each is run twice:
-with those of two mini-batches the noise between them would pass for roughness, and a rate shrink by a third per step.
+anew in every round, from eta_0 = lr and theta_0 = 1. Algorithm 1 is printed without delta, which its experiments bring.
+So lr (its code's is 0.2) is where a client begins; a tuner that chooses it chooses no more than that. Both gradients
+are of the same mini-batch, as in its code, so each is run twice: with those of two mini-batches the noise between them
+would pass for roughness, and a rate shrink by a third per step.
 It is a rule for plain SGD, and other parts' terms in the gradient are scaled by eta_k if they come before it in the
 method's name.
 """

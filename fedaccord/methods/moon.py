@@ -1,4 +1,4 @@
-"""MOON: model-contrastive learning (Li, He and Song, 2021, Algorithm 1, lines 14 to 17).
+"""MOON: model-contrastive learning (Li, He and Song, 2021, Algorithm 1, lines 14 to 18).
 
 With z what a client's model makes of an example, z_glob what the received model makes of it and z_prev what the
 client's own model of its last round makes of it, all of unit length, the client adds to its loss

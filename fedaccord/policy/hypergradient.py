@@ -1,7 +1,7 @@
 """The rule of FATHOM: rate and steps follow their hyper-gradients (Kan, 2022, "Federated hypergradient descent").
 
 With Delta_t the clients' mean step, Delta_sm a running mean of those before, and least_i the smallest cosine between
-client i's next gradient and the sum of its gradients so far (Eq. 5, 9, 12)
+client i's next gradient and the sum of its gradients so far (Eq. 5, 9, 12; Delta_sm as in Algorithm 1)
     H = N = -cos(Delta_t, Delta_sm);                 G = -sum_i p_i least_i
     lr <- lr exp(-gamma_lr H)                        (Eq. 13)
     steps <- steps exp(-gamma_steps (N + G))         (Eq. 14)
