@@ -299,7 +299,7 @@ def brought(method: "Method") -> dict[str, Setting]:
 
 
 def printed(method: "Method") -> dict[str, Any]:
-    """Return what --paper sets: the value that the paper prints, for every setting whose default is another."""
+    """Return what --paper sets: the paper's value, or what stands for it, where the default is another."""
     return {name: each.printed for name, each in brought(method).items() if each.printed is not None}
 
 

@@ -83,6 +83,9 @@ def test_a_replay_of_a_tuned_run_is_that_run(tmp_path, changes):
     assert replayed == tuned
     with pytest.raises(RunError):
         simulation("FA", replay=str(tmp_path / "absent"))
+    (tmp_path / "tuned" / "settings.toml").write_text("method = [")
+    with pytest.raises(SettingsError, match=r"settings\.toml"):
+        simulation("FA", replay=str(tmp_path / "tuned"))
 
 
 def test_so_is_one_without_a_servers_set(tmp_path):

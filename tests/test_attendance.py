@@ -88,10 +88,13 @@ def test_without_show_the_warning_comes_all_the_same(capsys):
 
 
 @pytest.mark.parametrize("every", [1, 20])
-@pytest.mark.parametrize(("chosen", "ends"), [({"method": "FA", "lr_decay": 0.9}, 3), ({"method": "FA+AH"}, 5)])
+@pytest.mark.parametrize(("chosen", "ends"), [
+    ({"method": "FA", "lr_decay": 0.9}, 3), ({"method": "FA", "lr_decay": 0.3}, 3), ({"method": "FA+AH"}, 5),
+])  # fmt: skip
 def test_a_run_in_which_nobody_counts_ends_and_can_be_gone_on_with(tmp_path, every, chosen, ends):
     """Three rounds without anybody end it; called again, it gives everybody another three. A schedule goes on falling,
-    which is no reason to wait; a tuner has brought the rate down to the end of its grid in two rounds before."""
+    by however much, which is no reason to wait; a tuner has brought the rate down to the end of its grid in the two
+    rounds before."""
     settings = {"rounds": 50, "engine": "serial", "folder": tmp_path / "run", "checkpoint_every": every}
     settings |= chosen
     everybody = sites(bad=range(4))
@@ -100,6 +103,16 @@ def test_a_run_in_which_nobody_counts_ends_and_can_be_gone_on_with(tmp_path, eve
     assert (tmp_path / "run" / "rounds.jsonl").read_bytes().count(b"\n") == ends
     with pytest.raises(RunError, match=f"up to round {ends + 3}"):
         federate(net(), everybody, sites()[0], **settings)
+
+
+def test_a_run_that_is_over_is_not_to_be_gone_on_with(tmp_path):
+    """Its last three rounds were those without anybody: there is no round left for which to mend anything."""
+    for _ in ("first", "again"):
+        settings = {"method": "FA", "rounds": 3, "engine": "serial", "folder": tmp_path / "run"}
+        with pytest.warns(FedAccordWarning) as told:
+            history = federate(net(), sites(bad=range(4)), sites()[0], **settings)
+        assert len(history.rounds) == 3
+        assert "no round was kept" in str(told[-1].message)
 
 
 TASK = """

@@ -112,10 +112,11 @@ def cells_of(folder, *methods, problem=DIGITS, seeds=(0,)):
     }
 
 
-def test_a_run_that_diverged_counts_as_chance_and_is_not_tried_again(tmp_path, monkeypatch):
-    """FA ended in round 7, after three in which nobody counted; FedDyn was only cut off there."""
+@pytest.mark.parametrize("length", [7, None])
+def test_a_run_that_diverged_counts_as_chance_and_is_not_tried_again(tmp_path, monkeypatch, length):
+    """FA ended in round 7, or its last, after three in which nobody counted; FedDyn was only cut off there."""
     cells = cells_of(tmp_path, "FA", "FedDyn")
-    write_cell(cells["FA", 0], tmp_path, 0.5, rounds=7, lost=3)
+    write_cell(cells["FA", 0], tmp_path, 0.5, rounds=length, lost=3)
     write_cell(cells["FA+RM", 0], tmp_path, 0.8)
     write_cell(cells["FedDyn", 0], tmp_path, 0.5, rounds=7, lost=2)
     work = Field(tmp_path, [DIGITS], ["FA", "FedDyn"], [0])

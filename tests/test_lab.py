@@ -23,7 +23,7 @@ from fedaccord.experiments import search as searching
 from fedaccord.experiments.search import Schedule, Trial, around, beside, search
 from fedaccord.policy.grid import HyperGrid
 from fedaccord.report import regret
-from fedaccord.report.regret import Oracle, Result, interval, mean_over_problems
+from fedaccord.report.regret import Oracle, Result, interval, markdown, mean_over_problems
 from fedaccord.runtime.folder import pack, read_rounds, read_settings
 
 pytestmark = pytest.mark.anywhere
@@ -307,6 +307,11 @@ def result(problem, seed, accuracy, candidate="a", oracle=50.0, **more):
 
 
 REGRETS = {"one": [1.0, 3.0], "two": [-2.0, 0.0]}
+
+
+def test_an_oracle_that_blew_up_at_once_hides_no_table():
+    told = markdown([result("one", 0, 40.0, oracle_steps=0)], [], [0])
+    assert "10.0 (the oracle made none)" in told
 
 
 def test_negatives_count_as_nothing_by_problem():

@@ -49,7 +49,7 @@ def test_every_table_is_as_whole_as_the_papers(task, searched):
 def test_fixed_schedules_are_those_of_the_search_stretched_to_the_length_of_the_row(task, searched):
     for line in LINES[task]:
         row = line.row(searched)
-        quarter = (line.problem.oracle or line.problem).settings["rounds"]
+        length = (line.problem.oracle or line.problem).settings["rounds"]
         assert row.tuned.keys() == {"FA", "FA+WD", "FA+RM"}
         assert row.tuned["FA+WD"] == row.tuned["FA"]
         for part, found in FOUND.items():
@@ -57,7 +57,7 @@ def test_fixed_schedules_are_those_of_the_search_stretched_to_the_length_of_the_
             assert row.tuned[part]["lr"] == found.lr
             for decay in ("lr_decay", "steps_decay"):
                 end = row.tuned[part][decay] ** row.settings["rounds"]
-                assert end == pytest.approx(getattr(found, decay) ** quarter, rel=2e-3)
+                assert end == pytest.approx(getattr(found, decay) ** length, rel=2e-3)
 
 
 def test_nothing_that_is_constant_begins_to_fall():

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -27,6 +28,7 @@ from fedaccord.runtime.checkpoints import manifests, sealed, write_checkpoint
 from fedaccord.runtime.drive import checkpoint, drive
 from fedaccord.runtime.folder import RunFolder, read_rounds
 from fedaccord.runtime.identity import LATER, fingerprint, log_sha256, params_sha256
+from fedaccord.runtime.live import View
 from fedaccord.runtime.weights import newest
 from fedaccord.tasks import find_task
 
@@ -135,6 +137,27 @@ def test_one_round_that_blew_up_does_not_spoil_the_next(tmp_path):
 def test_resuming_a_finished_run_changes_nothing(tmp_path, whole):
     assert finish(tmp_path / "run", simulation()) == whole
     assert finish(tmp_path / "run", simulation()) == whole
+
+
+class Stopped(View):
+    """A view at which somebody presses Ctrl-C, after the round of this number."""
+
+    def __init__(self, last):
+        self.last = last
+
+    def show(self, log):
+        if log.round == self.last:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(("last", "over"), [(ROUNDS - 1, False), (ROUNDS, True)])
+def test_ctrl_c_in_the_last_round_comes_too_late(tmp_path, last, over):
+    """The run is over, so that the results by class are there."""
+    sim = simulation()
+    with RunFolder.create(tmp_path / "run", sim.settings) as folder:
+        outcome = drive(sim, folder, Stopped(last))
+    assert outcome.stopped != over
+    assert json.loads((tmp_path / "run" / "classes.json").read_text())["round"] == (ROUNDS if over else 0)
 
 
 def test_sparse_checkpoints_resume_to_the_same_bits(tmp_path, whole):

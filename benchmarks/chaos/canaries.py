@@ -28,6 +28,8 @@ def of_numbers(values: np.ndarray) -> set[bytes]:
 
 def of_bytes(data: bytes) -> set[bytes]:
     """Return needles for bytes: as they are, in hexadecimal digits, and in base64 at each of its three alignments."""
+    if len(data) < LENGTH:
+        raise ValueError(f"{data!r} is too short to be looked for: at least {LENGTH} bytes")
     texts = [data, data.hex().encode(), data.hex().upper().encode()]
     for code in (base64.b64encode, base64.urlsafe_b64encode):
         for shift in range(3):

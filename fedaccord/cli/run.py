@@ -32,7 +32,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
     run.add_argument(
         "--paper",
         action="store_true",
-        help="everything as the paper prints it: random cohorts, its weights, no guards, plain ascent ...",
+        help="as the paper prints it (docs/deviations.md): random cohorts, its weights, no guards, plain ascent ...",
     )
     if words[:1] == ["run"]:
         add_grouped_settings(run, words)

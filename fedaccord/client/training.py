@@ -141,11 +141,11 @@ def one_round(site: Site, model: nn.Module, order: Order, client: int, kept: Pac
     done = 0
     batches = data.batches(minibatches(site, order, client), generator(site.seed, "reading", order.round, client))
     with global_seed(site.seed, "dropout", order.round, client), closing(batches):
-        for batch in batches:  #                                                                               8
+        for batch in batches:  #                                                                            8, 9
             inputs = site.prepare(batch.inputs, augment)
             if corrections is not None and (last := corrections.last):
                 corrections.before = looked_back(model, work, list(own.values()), last, inputs, batch.targets)
-            loss = work(inputs, batch.targets)  #                                                              9
+            loss = work(inputs, batch.targets)  #                                                             10
             descend(torch.autograd.grad(loss, descend.weights, allow_unused=True, materialize_grads=True))  # 10
             total += loss.detach()
             done += 1

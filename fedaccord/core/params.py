@@ -3,9 +3,14 @@
 from collections.abc import Container
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedaccord.core.records import Params
+
+
+def by_client(stacked: Tensor) -> Tensor:
+    """Return a tensor that holds one of each client's as a row per client, also where each has a single number."""
+    return stacked.reshape(len(stacked), -1)
 
 
 @torch.no_grad()

@@ -264,7 +264,7 @@ class Proposal:
 
 
 class Policy(Protocol):
-    """A source of each round's hyper-parameters: lines 4 and 16-18."""
+    """A source of each round's hyper-parameters: lines 4, 17 and 18."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -216,11 +216,12 @@ class Accepted:
     moved: float | None = None  # the norm of what entered the mean, if it differs: it was clipped, or scaled
     metrics: Mapping[str, float] = field(default_factory=dict)
     done: float = 1.0  # share of the SGD iterations that it did
+    counts: float | None = None  # share of its examples that counts in the mean, if that is another
 
     @property
     def weight(self) -> float:
         """The update's weight in the mean, relative to the others."""
-        return self.examples * self.done
+        return self.examples * (self.done if self.counts is None else self.counts)
 
     @property
     def entered(self) -> float:
@@ -326,7 +327,7 @@ class Observation:
     turn: float | None  # cosine between the clients' mean step and the server's step before; None: that is not known
     overlap: float  # share of the cohort that also counted in the round before
     stretch: Stretch | None  # the length of the server's step, where it was searched for
-    bytes: int  # sent down and up for the clients that counted
+    bytes: int  # sent down to the cohort, and up by the clients that counted
     seconds: Mapping[str, float]
     losses: Mapping[int, float] = field(default_factory=dict)  # mean training loss of each client that counted
     examples: Mapping[int, int] = field(default_factory=dict)  # of each of them
@@ -355,5 +356,5 @@ class RoundLog:
     handed: str | None = None  # whose metrics these are: the last, the short or long running mean, or the best model
     score: float | None = None  # by which the best model is chosen, where it is kept or waited for
     best: int | None = None  # the round of the best model so far
-    bytes: int = 0  # sent down and up
+    bytes: int = 0  # sent down to the cohort, and up by the clients that counted
     seconds: dict[str, float] = field(default_factory=dict)

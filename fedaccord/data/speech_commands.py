@@ -1,4 +1,4 @@
-"""Speech Commands v0.01, the paper's ten keywords, as 32x32 log-mel spectrograms."""
+"""Speech Commands v0.01, ten keywords, as 32x32 log-mel spectrograms."""
 
 import hashlib
 import io

@@ -24,7 +24,7 @@ from fedaccord.client.side import ClientRound, Corrections
 from fedaccord.client.training import Site, failure_named, minibatches, reported, tested
 from fedaccord.core.batches import Batch, leaves, like, together
 from fedaccord.core.errors import EngineError
-from fedaccord.core.params import load_params, read_params
+from fedaccord.core.params import by_client, load_params, read_params
 from fedaccord.core.protocols import Work, trained_weights
 from fedaccord.core.records import OPTIMIZER, ClientUpdate, Examples, Hyper, Order, Packages, Params, size_of
 from fedaccord.core.seeds import generator
@@ -264,7 +264,7 @@ class StackDescent(Sgd):
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return the length of each client's gradient."""
-        return torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
+        return torch.stack([by_client(gradient).norm(dim=1) for gradient in gradients]).norm(dim=0)
 
 
 def trace(stack: Stack, inputs: Batch, targets: Batch) -> GraphModule:

@@ -229,12 +229,11 @@ def shares(tasks: Sequence[str], repeats: int, workers: int | None, say: Callabl
 def methods(tasks: Sequence[str], repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure the paper's run-time table: 30 mini-batches of one client with each method, as ratios to FA.
 
-    With AH, the time of a round's tuning as printed counts too.
+    All as printed: RM matches whole mini-batches, and with AH the time of a round's tuning counts too.
     """
     result: dict[str, Any] = {}
     for task in tasks:
-        exact = {"FA+RM": {"rm_batch": 0}, "FA+RM+AH": {"rm_batch": 0}}  # match on whole mini-batches, as in the paper
-        works = {m: one_client(prepared(task, m, engine="serial", **exact.get(m, {}))) for m in METHODS}
+        works = {m: one_client(prepared(task, m, engine="serial", **config.printed(find(m)))) for m in METHODS}
         found = in_turn(works, repeats, lambda text, task=task: say(f"{task}: {text}"))  # type: ignore[misc]
         result[task] = {
             method: {

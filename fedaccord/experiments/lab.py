@@ -25,7 +25,8 @@ from fedaccord.experiments.search import RUNS, Schedule, Search, Trial, around, 
 from fedaccord.experiments.study import Cell, Row, diverged, ended, known_task
 from fedaccord.methods.registry import find
 from fedaccord.policy.grid import HyperGrid
-from fedaccord.report.regret import Oracle, Result
+from fedaccord.report.regret import BUDGET, Oracle, Result
+from fedaccord.report.spent import LAST
 from fedaccord.runtime.folder import client_steps, read_rounds, read_settings
 
 ALONE = {"follow": False, "step_search": False}  # nothing but psi
@@ -55,12 +56,6 @@ PARTS = (PLAIN, "FA+RM")
 
 SELECTION = 10
 """The first of the seeds with which the oracle is chosen; the runs that are reported have others."""
-
-LAST = 5
-"""Tests at the end of a run by whose mean it is judged, and rounds by whose mean loss a schedule is judged."""
-
-BUDGET = 1.2
-"""At equal client steps, the steps that a run may have spent, as a multiple of the oracle's."""
 
 
 # --- problems ---

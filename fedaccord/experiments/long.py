@@ -1,7 +1,8 @@
 """The runs of the paper's tables at real length, and the fixed schedules that they need.
 
-A row's schedules come from the lab's search on a problem a quarter as long, with the lab's seed and by the loss on the
-server's set. FA+WD takes FA's schedule; the search for FA+RM begins at FA's best. Runs with the tuner need none.
+A row's schedules come from the lab's search on a problem a quarter as long (an eighth where half of the alike clients
+take the schedules of all of them), with the lab's seed and by the loss on the server's set. FA+WD takes FA's schedule;
+the search for FA+RM begins at FA's best. Runs with the tuner need none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from fedaccord.report.grid import Grid
 from fedaccord.report.spent import ROUNDS, read_at, read_tests
 
 LONGER = 4
-"""The length of a row, as a multiple of that of the problem on which its schedules are searched."""
+"""The length of a row, as a multiple of that of its problem."""
 SEEDS = 3
 NOTHING: Mapping[str, Any] = {}
 FIXED = {"FA": "FA", "FA+WD": "FA", "FA+RM": "FA+RM"}

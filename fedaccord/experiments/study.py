@@ -120,9 +120,9 @@ def finished(cell: Cell, folder: Path) -> bool:
 
 
 def diverged(cell: Cell, folder: Path) -> bool:
-    """Return whether a run ended because no client's update could be used any more; it would end so each time."""
+    """Return whether no client's update could be used any more at the end of a run; it would end so each time."""
     path = folder / cell.name
-    if not (path / SETTINGS).is_file() or finished(cell, folder):
+    if not (path / SETTINGS).is_file():
         return False
     return attendance(round_of(line, path / ROUNDS) for line in read_rounds(path)).empty_rounds >= NOBODY
 

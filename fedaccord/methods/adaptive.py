@@ -1,4 +1,4 @@
-"""AH: adaptive hyper-parameters, the paper's online REINFORCE (Eq. 3 to 7, lines 4 and 16-18)."""
+"""AH: adaptive hyper-parameters, the paper's online REINFORCE (Eq. 3 to 7, lines 4, 17 and 18)."""
 
 import math
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ class AdaptiveHyper(Part):
         return HyperGrid.parse(settings["grid"]).names
 
     def policy(self, first: Hyper, settings: Mapping[str, Any]) -> Policy:
-        grid = HyperGrid.parse(settings["grid"])
+        grid, late = HyperGrid.parse(settings["grid"]), settings["evaluate"] == "clients"
         grid.check(first.values())
         return Reinforce(
             first,
@@ -77,7 +77,8 @@ class AdaptiveHyper(Part):
             settings["baseline"],
             grid.place(settings["start"]),
             settings["psi"],
-            pace=Pace(grid, lap(settings), settings["evaluate"] == "clients") if settings["follow"] else None,
+            late=late,
+            pace=Pace(grid, lap(settings), late) if settings["follow"] else None,
             hold=rounds_held(settings),
         )
 

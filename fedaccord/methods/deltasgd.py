@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedaccord.core.errors import SettingsError
+from fedaccord.core.params import by_client
 from fedaccord.core.protocols import THE_GRADIENTS, Built, ClientPart, Part, Step
 from fedaccord.core.records import Hyper
 from fedaccord.core.settings import above, at_least
@@ -40,7 +41,8 @@ class AutoTuned(ClientPart):
             # Delta-SGD's code: such a rate grows. HERE: it stays. WHY: a step that led nowhere says nothing.
             eta = torch.where(moved > 0, eta, past["eta"])
             past |= {"theta": eta / past["eta"], "eta": eta}
-            torch._foreach_mul_(step.gradients, [fitting(eta / step.hyper.lr, each) for each in step.gradients])
+            times = eta / step.hyper.lr
+            torch._foreach_mul_(step.gradients, [fitting(times, each, step.stacked) for each in step.gradients])
         else:
             # Delta-SGD's code: the first step has sqrt(1 + delta) eta_0. HERE: eta_0, which is what lr says.
             clients = len(step.weights[0]) if step.stacked else 1
@@ -53,12 +55,12 @@ def lengths(tensors: tuple[Tensor, ...], stacked: bool) -> Tensor:
     """Return the norm over all tensors, for each client of a stack, (clients,), or for a single one, (1,)."""
     if not stacked:
         return torch.stack(torch._foreach_norm(tensors)).norm().unsqueeze(0)
-    return torch.stack([each.flatten(1).norm(dim=1) for each in tensors]).norm(dim=0)
+    return torch.stack([by_client(each).norm(dim=1) for each in tensors]).norm(dim=0)
 
 
-def fitting(eta: Tensor, tensor: Tensor) -> Tensor:
-    """Return one factor per client, in a shape that multiplies this tensor."""
-    return eta.view(-1, *(1,) * (tensor.dim() - 1)) if len(eta) > 1 else eta
+def fitting(eta: Tensor, tensor: Tensor, stacked: bool) -> Tensor:
+    """Return one factor per client, in a shape that multiplies this tensor in place."""
+    return eta.view(-1, *(1,) * (tensor.dim() - 1)) if stacked else eta.squeeze(0)
 
 
 class DeltaSGD(Part):

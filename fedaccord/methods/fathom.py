@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedaccord.core.errors import SettingsError
+from fedaccord.core.params import by_client
 from fedaccord.core.protocols import (
     SCALAR,
     THE_GRADIENTS,
@@ -55,10 +56,8 @@ class Turning(ClientPart):
 
 def dots(one: Sequence[Tensor], other: Sequence[Tensor], stacked: bool) -> Tensor:
     """Return the inner product over all tensors, for each client of a stack, (clients,), or for a single one, (1,)."""
-    first = 1 if stacked else 0
-    pairs = ((a * b).flatten(first).sum(-1) for a, b in zip(one, other, strict=True))
-    total = torch.stack(list(pairs)).sum(0)
-    return total if stacked else total.unsqueeze(0)
+    products = [a * b for a, b in zip(one, other, strict=True)]
+    return torch.stack([(by_client(each) if stacked else each.reshape(1, -1)).sum(1) for each in products]).sum(0)
 
 
 class Smoothed(ServerStep):

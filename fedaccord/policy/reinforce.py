@@ -54,6 +54,7 @@ class Reinforce:
     start_at: tuple[float, ...] = ()  # mu_1 in normalised units; the middle of the grid if empty
     psi: str = ASCENT
     hold: int = 1  # rounds for which a choice is held
+    late: bool = False  # whether a round's reward comes with the next one: the clients report the losses
     pace: Pace | None = None  # moves the rate and the iterations by what the server sees; None: nothing does
 
     @property
@@ -110,8 +111,11 @@ class Reinforce:
         }
 
     def learn(self, state: PolicyState, seen: Observation) -> PolicyState:
-        """Lines 16-18: learn from a round; one that was not carried out does not count for its choice."""
-        if not seen.carried_out:
+        """Lines 17-18: learn from a round.
+
+        One that was not carried out, or whose reward will never be known, does not count for its choice.
+        """
+        if not seen.carried_out or (seen.reward is None and not self.late):
             *others, newest = state["pending"]
             left = {**newest, "held": newest["held"] - 1}
             state = {**state, "pending": [*others, *([left] if left["held"] else [])]}

@@ -18,6 +18,8 @@ MARKERS = "osD^vPX"  # not as many as colours, so that more than seven candidate
 TICKS = (-80, -30, -10, -3, -1, 0, 1, 3, 10, 30, 80)
 DEFAULT = "default"
 """The candidate that the others are compared with."""
+BUDGET = 1.2
+"""At equal client steps, the steps that a run may have spent, as a multiple of the oracle's."""
 ABOVE_CHANCE = 1.5
 """A run is at chance below this multiple of the accuracy of guessing."""
 
@@ -118,8 +120,9 @@ def markdown(results: Sequence[Result], oracles: Sequence[Oracle], seeds: Sequen
             f"search, at equal rounds, by the mean of the last five tests\n\n{table(mine, len(seeds))}"
         )
         texts.append(
-            f"Regret with {part} at equal client steps: when a run had spent at most 1.2 times those of the oracle (in "
-            f"brackets: those of the whole run as a multiple of the oracle's)\n\n{table(mine, len(seeds), equal=True)}"
+            f"Regret with {part} at equal client steps: when a run had spent at most {BUDGET:g} times those of the "
+            f"oracle (in brackets: those of the whole run as a multiple of the oracle's)\n\n"
+            f"{table(mine, len(seeds), equal=True)}"
         )
     if not results:
         texts.append("Regret: no finished run of a candidate beside a finished run of the oracle yet\n")
@@ -170,7 +173,8 @@ def cell(results: Sequence[Result], seeds: int, equal: bool) -> str:
     (regrets,) = regrets_of(results, equal).values()
     notes = [f"{len(results)} of {seeds} seeds"] if len(results) < seeds else []
     if equal:
-        notes.insert(0, f"{statistics.fmean(each.client_steps / each.oracle_steps for each in results):.2g}x")
+        times = [each.client_steps / each.oracle_steps for each in results if each.oracle_steps]
+        notes.insert(0, f"{statistics.fmean(times):.2g}x" if times else "the oracle made none")
     return f"{statistics.fmean(regrets):z.1f}" + (f" ({', '.join(notes)})" if notes else "")
 
 

@@ -19,7 +19,7 @@ COSTS = {
 }
 """The costs of a run, and what each is."""
 LAST = 5
-"""The number of tests at the end whose mean is shown beside the last one."""
+"""Tests at the end of a run by whose mean it is judged, and rounds by whose mean loss a schedule is judged."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ NAMED = 5
 """A sentence names at most this many clients; of more it gives the number, and names the first."""
 NO_DATA = "it has no data"
 NOBODY = 3
-"""A run ends with an error after so many rounds in a row without a usable update or a halved learning rate."""
+"""A run ends with an error after so many rounds in a row without a usable update, or a rate that a tuner halved."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Attendance:
 
     counted: set[int] = field(default_factory=set)  # clients whose update was used at least once
     absent: dict[int, Absence] = field(default_factory=dict)
-    empty_rounds: int = 0  # in a row, in which clients were refused and nobody counted; 0 after the rate fell by half
-    rate: float = 0.0  # the learning rate of the last round, where it is tuned
+    empty_rounds: int = 0  # in a row, in which clients were refused and nobody counted; 0 after a tuner halved the rate
+    rate: float = 0.0  # the learning rate of the last round
 
     def add(self, log: RoundLog) -> list[str]:
         """Take in a round, and return a sentence for every change."""
         reasons = {entry["client"]: entry["why"] for entry in log.refused}
         rate = log.hyper.get("lr", 0.0)
-        if rate < self.rate / 2:  # a tuner that brings it down may yet find one at which nobody blows up
+        if log.policy and rate < self.rate / 2:  # a tuner that brings it down may yet find one that nobody blows up at
             self.empty_rounds = 0
         self.rate = rate
         return self.note(log.round, log.cohort, {int(client) for client in log.clients}, reasons)

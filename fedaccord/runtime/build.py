@@ -36,7 +36,7 @@ from fedaccord.runtime.changes import code_of
 from fedaccord.runtime.checks import check_alone, check_model, find_device, lay_out
 from fedaccord.runtime.classes import ByClass, by_class
 from fedaccord.runtime.entropy import settle_entropy
-from fedaccord.runtime.folder import read_rounds, read_settings
+from fedaccord.runtime.folder import read_raw, read_rounds, read_settings
 from fedaccord.runtime.parts import Parts, by_clients, own_travels, parts_of
 from fedaccord.runtime.start import start_model
 from fedaccord.server.chain import ServerChain
@@ -343,8 +343,10 @@ def length_of(parts: Parts, everyone: bool) -> Length | None:
 def choosing(parts: Parts) -> tuple[Method, Settings]:
     """Return the method that chooses the hyper-parameters, and its settings; in a replay, those of the original run."""
     if parts.settings.replay:
+        path = Path(parts.settings.replay)
+        read_raw(path)  # raises an error if its settings are damaged
         with contextlib.suppress(SettingsError):  # a user's own method, which no name finds
-            settings = read_settings(Path(parts.settings.replay))
+            settings = read_settings(path)
             return find(settings.method), settings
     return parts.method, parts.settings
 

@@ -34,7 +34,7 @@ def check_model(
     held = [part for part in (*clients, *others) if len(part)]
     if not any(len(client) for client in clients):
         raise DataError("no client has any data")
-    if len(held) < len(others) + 1 or any(len(part) == 0 for part in others):
+    if not all(len(part) for part in others):
         raise DataError("the validation or test set is empty")
     check_widths(clients)
     two = held[0][:2].to(device)

@@ -78,8 +78,9 @@ def drive(
                 views.show(log)
                 if asked.is_set():
                     break
-                give_up_alone(present, log, folder, setup.remarks)
-            if log is not None and log.handed and not asked.is_set():
+                if not over(experiment, state.round, state.kept):
+                    give_up_alone(present, log, folder, setup.remarks)
+            if log is not None and log.handed and over(experiment, state.round, state.kept):
                 models = experiment.server.models(state.model) | ({BEST: state.kept.params} if state.kept else {})
                 classes = setup.by_class(state.round, models[log.handed])
                 if folder:

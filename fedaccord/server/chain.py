@@ -48,12 +48,16 @@ class Taken:
     update: ClientUpdate
     norm: float  # ||w_i - w||, as it was sent
     moved: float | None  # the norm of what enters the mean, if it differs
+    done: float  # the share of its iterations, as it was sent; the update has the share that it counts for
 
     def without_tensors(self) -> Accepted:
         """Return what is kept of the update after the round."""
         own = self.update
         losses = own.received_loss, own.previous_loss
-        return Accepted(own.client, own.examples, own.loss, self.norm, *losses, self.moved, own.metrics, own.done)
+        counts = own.done if own.done != self.done else None
+        return Accepted(
+            own.client, own.examples, own.loss, self.norm, *losses, self.moved, own.metrics, self.done, counts
+        )
 
 
 class ServerChain:
@@ -198,11 +202,11 @@ class ServerChain:
             changed = update
             for _, step in self.steps:
                 changed = step.transform(received, changed, self.buffers)
-            yield self.taken(received, changed, norm, changed.params is not update.params)
+            own = changed.params is update.params
+            yield Taken(changed, norm, None if own else self.length(received, changed), update.done)
 
-    def taken(self, received: Params, update: ClientUpdate, norm: float, changed: bool) -> Taken:
-        """Return an update that counts with the norm of its step as sent and, if it was changed, as it is now."""
-        return Taken(update, norm, distance(received, update.params, self.weights) if changed else None)
+    def length(self, received: Params, update: ClientUpdate) -> float:
+        return distance(received, update.params, self.weights)
 
     def together(self, received: Params, judged: Iterable[Taken]) -> list[Taken]:
         """Return the round's updates as changed by the steps that need all of them at once."""
@@ -210,7 +214,9 @@ class ServerChain:
         for step in self.holding if held else ():
             after = step.together(received, [each.update for each in held], self.buffers)
             held = [
-                self.taken(received, new, each.norm, each.moved is not None or new.params is not each.update.params)
+                each
+                if new.params is each.update.params
+                else replace(each, update=new, moved=self.length(received, new))
                 for each, new in zip(held, after, strict=True)
             ]
             centre = step.centre([each.update.params for each in held])

@@ -5,6 +5,8 @@ import statistics
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
+
 from fedaccord.core.algorithm import LAST, PLAUSIBLE, TRIES, Aggregated, Guard, Measure, Verdict
 from fedaccord.core.observing import relative_norm
 from fedaccord.core.records import ServerState, Snapshot
@@ -125,11 +127,16 @@ def given_up(state: ServerState, mean: Aggregated) -> Verdict | None:
     It is None if most clients could train from it, if no model before it is kept, or if it was taken back already.
     """
     lost, asked = sum(refusal.diverged for refusal in mean.refused), len(mean.accepted) + len(mean.refused)
-    if state.previous is None or state.previous is state.model or lost <= max(1, asked / 2):
+    if state.previous is None or lost <= max(1, asked / 2) or same(state.previous, state.model):
         return None
     told = f"taken back: {lost} of {asked} clients could not train from it"
     reward = None if state.loss is None else -CLIP
     return Verdict(state.previous, None, state.last_loss, reward, carried_out=False, guard=told)
+
+
+def same(one: Snapshot, other: Snapshot) -> bool:
+    """Return whether two models are equal: a resume reads each from disk, so that they are no longer one object."""
+    return all(torch.equal(value, other.params[name]) for name, value in one.params.items())
 
 
 def skipped(state: ServerState, accepted: int, minimum: int) -> Verdict:
@@ -205,6 +212,7 @@ def doubled(state: ServerState, before: float | None, loss: float | None) -> boo
 def size(state: ServerState, before: float) -> float:
     """Return the scale by which a change of the loss is measured.
 
+    PAPER (line 16): L_t. HERE: the same, unless losses have been negative. WHY: the paper's never are.
     It is the loss itself or, where losses can be negative, all that was gained if that is more. A likelihood is as good
     at -0.01 as at 0.01, and nothing has doubled between them.
     """

@@ -117,19 +117,19 @@ class RunningMean(Part):
         ),
     )
 
-    def __init__(self, on: bool = True):
-        """Declare the slots only if the means are kept: a checkpoint holds nothing that is not used."""
-        self.slots = Slots(server=(*(Slot(name, STATE) for name in DECAYS), Slot("rounds", SCALAR))) if on else Slots()
+    slots = Slots(server=(*(Slot(name, STATE) for name in DECAYS), Slot("rounds", SCALAR)))
 
-    def server(self, settings: Mapping[str, Any]) -> ServerStep | None:
-        return Average() if settings["average"] else None
+    def server(self, settings: Mapping[str, Any]) -> ServerStep:
+        return Average()
 
 
 def with_server_steps(method: Method, settings: Mapping[str, Any]) -> Method:
     """Return the method with the server's own parts added, whose steps the settings turn on."""
-    own = (Clipping(), Robust(), Privacy(), ServerRate(), RunningMean(settings["average"]))
+    # without the means, a checkpoint has no room for them either
+    own = (part for part in PARTS if settings["average"] or not isinstance(part, RunningMean))
     return replace(method, parts=(*method.parts, *own))
 
 
-PARTS = (Clipping, Robust, Privacy, ServerRate, RunningMean)
+PARTS = (Clipping(), Robust(), Privacy(), ServerRate(), RunningMean())
+"""The server's own steps, in their order."""
 SERVER_SETTINGS = tuple(each for part in PARTS for each in part.settings)

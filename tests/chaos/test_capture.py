@@ -59,6 +59,8 @@ def test_a_canary_is_found_in_every_encoding(way):
 
 
 def test_a_name_is_found():
+    with pytest.raises(ValueError, match="too short"):
+        canaries.of_name("dr-no")
     needles = canaries.of_name("patients-of-dr-no")
     for text in (b"/x/patients-of-dr-no.pt", "patients-of-dr-no".encode("utf-16"), b"patients-of-dr-no".hex().encode()):
         assert canaries.leaks(needles, [b"...." + text + b"...."])

@@ -162,6 +162,28 @@ def test_a_round_goes_on_from_the_generation_that_the_order_names(name, opened, 
             assert_same(name, update, own)
 
 
+class Warmth(nn.Module):
+    """A layer with a single number, such as a temperature."""
+
+    def __init__(self):
+        super().__init__()
+        self.degree = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x):
+        return self.degree * x
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if "RM" not in method])
+def test_a_parameter_may_be_a_single_number(name, opened, method):
+    site = make_site(nn.Sequential(*mlp()[:2], Warmth(), mlp()[2]), method=method, engine=name)
+    clipping = {} if method == "DeltaSGD" else {"clip_gradient": 0.1}
+    work = replace(order(site), hyper=replace(HYPER, **clipping))
+    for update in opened(site).train(work):
+        own, _ = train(site, copy.deepcopy(site.model), work, update.client, {})
+        assert_same(name, update, own)
+        assert update.params["2.degree"] != work.params["2.degree"]
+
+
 def test_clients_may_have_hyper_parameters_of_their_own(name, opened):
     site = make_site(engine=name)
     each = {1: HYPER.but({"lr": 0.03, "steps": 7}), 5: HYPER.but({"entropy_weight": 0.0, "batch_size": 5})}

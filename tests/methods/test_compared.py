@@ -456,6 +456,7 @@ def test_partial_work_counts_in_full_where_it_was_divided_by_its_own_steps():
     chain = server_chain(module_with(START), "FedNova")
     result = chain.aggregate(1, chain.start(START), sent, hyper(steps=10, server_lr=1.0))
     torch.testing.assert_close(result.model.params["w"], torch.tensor([3.0, 3.0]))
+    assert [each.entry().get("done") for each in result.accepted] == [None, 0.2]  # the log has what it did
 
 
 def test_the_fixed_class_vectors_are_orthogonal_and_the_same_for_everyone():

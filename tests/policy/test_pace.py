@@ -30,7 +30,14 @@ def play(rounds, lap=1, hold=2, start=MANY, late=False, **changes):
     It begins with as many iterations as alike clients have in the end, so that the rate alone is moved.
     """
     tuner = Reinforce(
-        Hyper(lr=0.1, steps=10), GRID, 0.0, hold=hold, pace=Pace(GRID, lap, late), start_at=GRID.place(start), **changes
+        Hyper(lr=0.1, steps=10),
+        GRID,
+        0.0,
+        hold=hold,
+        late=late,
+        pace=Pace(GRID, lap, late),
+        start_at=GRID.place(start),
+        **changes,
     )
     state, chosen, told = tuner.start(), [], []
     for t, each in enumerate(rounds, 1):

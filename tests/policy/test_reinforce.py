@@ -159,7 +159,7 @@ def test_bounded_changes_nothing_that_is_within_bounds():
 def test_a_reward_that_comes_a_round_late_goes_to_the_choice_that_earned_it():
     """The clients report L_t in round t: the first round has no reward, then each is that of the round before."""
     prompt, _ = play(policy(), REWARDS)
-    tuner, state = policy(), policy().start()
+    tuner, state = policy(late=True), policy().start()
     for t, reward in enumerate([None, *REWARDS], 1):
         if t > 2:
             # psi has not seen the newest reward when h_t is drawn, so the draws differ; compare the bookkeeping
@@ -169,6 +169,13 @@ def test_a_reward_that_comes_a_round_late_goes_to_the_choice_that_earned_it():
     assert [entry["reward"] for entry in state["window"]] == [entry["reward"] for entry in prompt[-1]["window"]]
     assert [entry["round"] for entry in state["window"]] == [7, 8, 9, 10]
     assert [entry["round"] for entry in state["pending"]] == [11]
+
+
+def test_a_reward_that_will_never_be_known_is_nobody_elses():
+    """The loss was not finite after round 2, so that rounds 2 and 3 have no reward; no guard acts."""
+    states, _ = play(policy(), [0.1, None, None, 0.2, 0.3])
+    assert [(entry["round"], entry["reward"]) for entry in states[-1]["window"]] == [(1, 0.1), (4, 0.2), (5, 0.3)]
+    assert states[-1]["pending"] == []
 
 
 def test_a_round_that_was_skipped_leaves_psi_alone():

@@ -153,6 +153,6 @@ def test_whatever_happens_every_sentence_is_true(seed, psi, kind, evaluate, chan
     """`evaluate`: who measures where the rate follows, or nobody, and it does not."""
     draw = np.random.default_rng(seed)
     pace = Pace(GRID, int(draw.integers(1, 4)), evaluate == "clients") if evaluate else None
-    tuner = Reinforce(Hyper(lr=0.1, steps=10), GRID, psi=psi, pace=pace, **changes)
+    tuner = Reinforce(Hyper(lr=0.1, steps=10), GRID, psi=psi, late=evaluate == "clients", pace=pace, **changes)
     for before, after, why in play(tuner, rounds_of(kind, draw, 40), seed):
         check(GRID, before, after, why)

@@ -147,20 +147,32 @@ def test_a_rolled_back_round_puts_its_state_back(changes):
 
 @pytest.mark.parametrize("changes", WAYS, ids=str)
 def test_a_shortened_step_goes_through_the_whole_chain(changes):
-    """A share of the clients' mean step, as if they had sent that: the state of every step follows it."""
+    """A share of the clients' mean step, as if they had sent that: the state of every step follows it.
+
+    Three clients whose steps lie on one line, so that a rule by coordinates and one by norms commute with the share; a
+    bound on the norm does not: each step is clipped before it is averaged and shortened.
+    """
     chain = server_chain(module_with(W, buffers={"running_var"}), **changes)
-    model, step = chain.start(W), torch.tensor(STEPS[0])
+    model = chain.start(W)
+    steps = [times * torch.tensor(STEPS[0]) for times in (1.0, 2.0, 6.0)]
 
     def sent(share):
-        zeros = {slot: template for slot, (_, template) in chain.up.items()}
-        return ClientUpdate(0, {"w": W["w"] + share * step, "running_var": W["running_var"] + 1}, 5, 0.1, zeros)
+        slots = {slot: {n: torch.full_like(v, 0.3) for n, v in like.items()} for slot, (_, like) in chain.up.items()}
+        return [
+            ClientUpdate(n, {"w": W["w"] + share * step, "running_var": W["running_var"] + 1}, 5, 0.1, slots)
+            for n, step in enumerate(steps)
+        ]
 
     h = hyper(server_lr=1.0)
-    whole = chain.aggregate(1, model, [sent(1.0)], h)
+    whole = chain.aggregate(1, model, sent(1.0), h)
     assert whole.refused == []
     short = whole.scaled(0.25)
-    asked = chain.aggregate(1, model, [sent(0.25)], h).model
-    if "clip_norm" not in changes:  # a client's step is clipped before it is averaged and shortened
+    if "clip_norm" in changes:
+        clipped = sum(0.05 * step / (step.norm() ** 2 + 1).sqrt() for step in steps) / 3  # the buffer went 1
+        torch.testing.assert_close(short.params["w"], W["w"] + 0.25 * clipped)
+    else:
+        asked = chain.aggregate(1, model, sent(0.25), h).model
         torch.testing.assert_close(short.params, asked.params)
         torch.testing.assert_close(dict(short.server), dict(asked.server))
-    assert short.accepted == {0: 1}
+    assert short.accepted == {0: 1, 1: 1, 2: 1}
+    assert not torch.allclose(short.params["w"], whole.model.params["w"])
