@@ -31,7 +31,7 @@ from fedaccord.runtime.build import simulation_of
 from fedaccord.runtime.chart import curves
 from fedaccord.runtime.classes import ByClass, write_classes
 from fedaccord.runtime.drive import drive
-from fedaccord.runtime.folder import RunFolder, read_raw
+from fedaccord.runtime.folder import SETTINGS, RunFolder, read_raw
 from fedaccord.runtime.live import choose
 from fedaccord.runtime.parts import Parts
 from fedaccord.runtime.trackers import figures
@@ -212,18 +212,29 @@ def federate(
     )  # fmt: skip
 
 
+OF_TASKS = (
+    "alone", "alpha", "classes_per_client", "image_size", "min_examples", "shards_per_client", "validation_per_class",
+    "width",
+)  # fmt: skip
+"""Settings that say how a task divides its data and builds its model."""
+INSTEAD = "its clients, model and sets are what it is given (validation=None: the clients report their losses)"
+
+
 def resolve(method: Method, asked: dict[str, Any], fixed: dict[str, Any], folder: str | Path | None) -> Settings:
     """Return a run's settings: those `asked` for by name, with lists for texts, and those that are `fixed`.
 
     In a run folder the entropy weight that was settled when the run began stays.
     """
     asked = {name: ", ".join(value) if isinstance(value, list | tuple) else value for name, value in asked.items()}
-    before = read_raw(Path(folder)) if folder is not None and Path(folder).exists() else {}
+    before = {} if folder is None or not (Path(folder) / SETTINGS).is_file() else read_raw(Path(folder))
     settled = {name: value for name, value in before.items() if name == "entropy_weight"}
-    resolved = config.make(settled, asked, fixed, method=method)
+    if others := sorted({*fixed, *OF_TASKS} & asked.keys()):
+        raise SettingsError(f"{others[0]}: a setting of tasks, which federate() does without: {INSTEAD}")
+    # a rate that is asked for is meant for the optimizer that is asked for
+    resolved = config.make(settled, {**asked, "optimizer": fixed["optimizer"]}, fixed, method=method)
     config.refuse_tuned(asked, resolved, method)
     return resolved
 
 
 def open_folder(path: Path, settings: Settings) -> RunFolder:
-    return RunFolder(path) if path.exists() else RunFolder.create(path, settings)
+    return RunFolder(path) if path.exists() and any(path.iterdir()) else RunFolder.create(path, settings)

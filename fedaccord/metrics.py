@@ -160,6 +160,8 @@ def metrics_of(
     else:
         names = [name.strip() for name in given.split(",")] if isinstance(given, str) else given
         found = [each if isinstance(each, Metric) else named(each, known) for each in names if each]
+    if not found:
+        raise SettingsError("metrics: none is named")
     if taken := [metric.name for metric in found if metric.name in TAKEN]:
         raise SettingsError(f"metric {taken[0]}: this name means something else in a run's log; choose another")
     if better is None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fedaccord import config
 from fedaccord.config import FIELDS, SPLITS
 from fedaccord.core.errors import SettingsError
-from fedaccord.methods.registry import METHODS
+from fedaccord.methods.registry import METHODS, find, words_of
 
 
 def test_every_setting_has_a_sentence():
@@ -37,6 +37,17 @@ def test_settings_round_trip_through_toml_exactly(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("toml") / "settings.toml"
     path.write_text(config.to_toml(settings), encoding="utf-8", newline="")
     assert config.make(config.read_toml(path)) == settings
+
+
+def test_the_path_of_a_method_may_have_a_plus_in_it(tmp_path):
+    folder = tmp_path / "c++"
+    folder.mkdir()
+    (folder / "mine.py").write_text(
+        "from fedaccord import Part\n\n\nclass Mine(Part):\n    name = 'Mine'\n\n\nmine = Mine()\n"
+    )
+    file = f"{folder / 'mine.py'}:mine"
+    assert words_of(f"FA+{file}+AH") == ["FA", file, "AH"]
+    assert find(f"{file}+AH").name == "Mine+AH"
 
 
 BAD = [

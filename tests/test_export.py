@@ -1,5 +1,6 @@
 """The weights of a run, found again: as a model, and as files for other programs."""
 
+import re
 import warnings
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from test_travel import SETTINGS, clients, frozen_base, net
 
 import fedaccord
-from fedaccord import federate
+from fedaccord import Part, federate
 from fedaccord.cli import main
 from fedaccord.core.errors import RunError, SettingsError
 from fedaccord.data import digits
@@ -73,6 +74,21 @@ def test_a_run_of_federate_wants_a_model_of_the_same_form(tmp_path):
     larger.add_module("9", torch.nn.Linear(2, 2))
     with pytest.raises(RunError, match=r"there is no 9.bias in it: the model is of another form"):
         fedaccord.load(tmp_path / "run", model=larger)
+
+
+class Leash(Part):
+    name = "Leash"
+
+
+def test_a_run_of_a_method_that_no_name_finds_is_loaded_too(tmp_path):
+    (tmp_path / "run").mkdir()  # an empty folder, as a temporary one is, will do
+    history = federate(net(), clients(), folder=tmp_path / "run", **{**SETTINGS, "method": Leash()})
+    again = fedaccord.load(tmp_path / "run", model=net())
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in history.model.state_dict().items())
+    log = tmp_path / "run" / "rounds.jsonl"
+    log.write_text(re.sub('"handed": ?"', '"handed":"my ', log.read_text()))
+    with pytest.raises(RunError, match=r"hands out my .*, a mean of its method's own"):
+        fedaccord.load(tmp_path / "run", model=net())
 
 
 def test_it_is_loaded_where_the_data_is_not(run, monkeypatch):

@@ -62,6 +62,12 @@ def test_clients_must_be_a_list_with_one_entry_each(clients):
         federate(nn.Linear(4, 2), clients, rounds=1)
 
 
+@pytest.mark.parametrize("given", [{"evaluate": "clients"}, {"alone": "0"}, {"split": "iid"}, {"width": 16}], ids=str)
+def test_a_setting_of_tasks_is_refused_where_there_is_none(given):
+    with pytest.raises(FedAccordError, match=f"{next(iter(given))}: a setting of tasks"):
+        federate(nn.Linear(4, 2), [(X, Y)] * 2, rounds=1, **given)
+
+
 def test_a_collate_function_without_a_dataset_is_told():
     with pytest.raises(FedAccordError, match="collate: it puts a Dataset's items together, and no Dataset is given"):
         federate(nn.Linear(4, 2), [(X, Y)] * 2, rounds=1, collate=lambda items: items)

@@ -152,10 +152,11 @@ class Stopped(View):
 
 @pytest.mark.parametrize(("last", "over"), [(ROUNDS - 1, False), (ROUNDS, True)])
 def test_ctrl_c_in_the_last_round_comes_too_late(tmp_path, last, over):
-    """The run is over, so that the results by class are there."""
-    sim = simulation()
+    """The run is over, so that the results by class are there. Before, the round that was shown is kept."""
+    sim = simulation(checkpoint_every=7)
     with RunFolder.create(tmp_path / "run", sim.settings) as folder:
         outcome = drive(sim, folder, Stopped(last))
+        assert folder.load().state.round == last
     assert outcome.stopped != over
     assert json.loads((tmp_path / "run" / "classes.json").read_text())["round"] == (ROUNDS if over else 0)
 

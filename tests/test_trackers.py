@@ -6,11 +6,13 @@ import json
 import pytest
 
 from fedaccord import config
+from fedaccord.core.errors import SettingsError
 from fedaccord.core.records import RoundLog
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import drive
 from fedaccord.runtime.folder import RunFolder
-from fedaccord.runtime.trackers import CsvTracker
+from fedaccord.runtime.live import View
+from fedaccord.runtime.trackers import Beside, CsvTracker, figures
 from fedaccord.tasks import find_task
 
 
@@ -68,6 +70,37 @@ def test_the_csv_gets_a_column_for_a_figure_that_comes_later(tmp_path):
         ("1", "1.0", "", ""),
         ("2", "0.5", "0.75", "2.0"),
     ]
+
+
+@pytest.mark.parametrize(("mean", "shown"), [({"lr": 0.1, "note": "x"}, {"tuner_mean/lr": 0.1}), (0.5, {})])
+def test_a_policy_of_ones_own_may_report_anything_as_its_mean(mean, shown):
+    log = RoundLog(1, {}, [0], [], 1.0, {}, 0.1, {"mean": mean}, None, {})
+    assert {name: value for name, value in figures(log).items() if "mean" in name} == shown
+
+
+class Broken(View):
+    """A tracker whose server is not there, from the step of this name on."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def begin(self, done):
+        if self.step == "begin":
+            raise ValueError("no such address")
+
+    def show(self, log):
+        if log.round == 2:
+            raise ConnectionError("it went away")
+
+
+def test_a_tracker_that_fails_at_first_is_an_error_and_later_on_is_left_out(capsys):
+    with pytest.raises(SettingsError, match="mlflow: ValueError: no such address"):
+        Beside("mlflow", lambda: Broken("begin")).begin([])
+    beside = Beside("mlflow", lambda: Broken("show"))
+    for log in (RoundLog(t, {}, [0], [], 1.0, {}, 0.1, {}, None, {}) for t in (1, 2, 3)):
+        beside.show(log)
+    beside.end()
+    assert capsys.readouterr().err == "fedaccord: warning: mlflow is left out from here on: it went away\n"
 
 
 @pytest.mark.slow

@@ -27,12 +27,11 @@ def add(commands: Any, words: Sequence[str]) -> None:
 def matching_command(options: argparse.Namespace) -> int:
     """Print the layers of interest, their matching layers, and what they cost."""
     from fedaccord.methods.matching.part import RepresentationMatching
-    from fedaccord.runtime.parts import example_of
+    from fedaccord.runtime.parts import fitting_model
 
     task, settings = settings_of(options)
-    data = example_of(task, settings)
-    inputs = task.prepare(data.inputs, None)
+    model, inputs = fitting_model(task, settings)
     part = RepresentationMatching()
     values = {each.name: each.default for each in part.settings} | settings.values()
-    print(part.explain(task.build_model(settings.width), inputs, values))
+    print(part.explain(model, inputs, values))
     return 0

@@ -28,11 +28,10 @@ def methods_command(options: argparse.Namespace) -> int:
     from rich.table import Table
 
     from fedaccord.methods.registry import PARTS
-    from fedaccord.runtime.parts import example_of
+    from fedaccord.runtime.parts import fitting_model
 
     task, settings = settings_of(options)
-    inputs = task.prepare(example_of(task, settings).inputs, None)
-    model = task.build_model(settings.width)
+    model, inputs = fitting_model(task, settings)
     table = Table("part", "what it does", box=None, padding=(0, 2, 0, 0))
     for head in ("up", "down", "kept", "cost"):
         table.add_column(head, justify="right")

@@ -1,6 +1,7 @@
 """Several commands share these options, and read settings from them in the same way."""
 
 import argparse
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 from fedaccord import config
 from fedaccord.config import FIELDS, RECOMMENDED, Settings
-from fedaccord.core.errors import RunError
+from fedaccord.core.errors import FedAccordError, RunError
 from fedaccord.core.settings import Setting
 
 USUAL = {
@@ -45,7 +46,10 @@ def add_grouped_settings(parser: argparse.ArgumentParser, words: Sequence[str]) 
 
 
 def settings_by_owner(words: Sequence[str]) -> dict[str, list[Setting]]:
-    """Return all settings there are, also those of a method in a file that the words name, under --help's headings."""
+    """Return all settings there are, also those of a method in a file that the words name, under --help's headings.
+
+    The words may name the method itself, or a --config file that does.
+    """
     from fedaccord.methods.registry import PARTS, find
     from fedaccord.server.steps import SERVER_SETTINGS
 
@@ -53,8 +57,12 @@ def settings_by_owner(words: Sequence[str]) -> dict[str, list[Setting]]:
     seen = {each.name for group in found.values() for each in group}
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     # wrong use is reported by the whole parser
-    early.add_argument("--method", nargs="?", const=RECOMMENDED, default=RECOMMENDED)
-    for part in (*PARTS.values(), *find(early.parse_known_args(words)[0].method).parts):
+    early.add_argument("--method", nargs="?")
+    early.add_argument("--config", nargs="?")
+    named = early.parse_known_args(words)[0]
+    with contextlib.suppress(FedAccordError):
+        named.method = named.method or (named.config and config.read_toml(Path(named.config)).get("method"))
+    for part in (*PARTS.values(), *find(named.method or RECOMMENDED).parts):
         new = [each for each in part.settings if each.name not in seen]
         seen |= {each.name for each in new}
         if new:
@@ -108,10 +116,14 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
 
 def methods_of(options: argparse.Namespace) -> list[str]:
     """Return the methods that the options name, whose settings may be given too."""
-    named = [text.split("=", 1)[1].strip() for text in getattr(options, "set", []) if text.startswith("method=")]
+    pairs = (text.partition("=") for text in getattr(options, "set", []))
+    named = [value.strip() for name, _, value in pairs if name.strip() == "method"]
     others = ("all", *getattr(options, "yardsticks", ()))
     listed_ = [name for name in listed(getattr(options, "methods", None) or "") if name not in others]
-    return [*named, *filter(None, [getattr(options, "method", None)]), *listed_]
+    typed = [*named, *filter(None, [getattr(options, "method", None)]), *listed_]
+    if typed or not getattr(options, "config", None):
+        return typed
+    return [name for name in [config.read_toml(options.config).get("method")] if name]
 
 
 def given_or_in_file(options: argparse.Namespace) -> dict[str, Any]:

@@ -96,7 +96,8 @@ def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, 
         handed = ", whose model is handed out (the metrics are its)" if kept.params else ""
         print(f"best on the server's set: round {kept.round}, with {kept.score:.4g}{handed}")
     if summary["handed"] not in (None, LAST, BEST):
-        print(f"measured and handed out: a mean over about the last {ABOUT[summary['handed']]} rounds' models")
+        mean = f"a mean over about the last {ABOUT[of]} rounds' models" if (of := summary["handed"]) in ABOUT else of
+        print(f"measured and handed out: {mean}")
     if told := privacy_sentence(rounds, read_settings(folder).values()):
         print(told)
     print(f"parameters  sha256 {summary['params_sha256'][:16]}  log sha256 {summary['log_sha256'][:16]}")

@@ -144,7 +144,7 @@ def one_round(site: Site, model: nn.Module, order: Order, client: int, kept: Pac
         for batch in batches:  #                                                                            8, 9
             inputs = site.prepare(batch.inputs, augment)
             if corrections is not None and (last := corrections.last):
-                corrections.before = looked_back(model, work, list(own.values()), last, inputs, batch.targets)
+                corrections.before = looked_back(model, work, list(own.values()), last, clone(inputs), batch.targets)
             loss = work(inputs, batch.targets)  #                                                             10
             descend(torch.autograd.grad(loss, descend.weights, allow_unused=True, materialize_grads=True))  # 10
             total += loss.detach()

@@ -89,5 +89,5 @@ def check(params: Mapping[str, Tensor], declared: Mapping[str, Tensor], whose: s
 def check_finite(params: Mapping[str, Tensor]) -> None:
     """Raise UpdateRefused if a value is NaN or infinite."""
     for name, value in params.items():
-        if value.is_floating_point() and not bool(value.isfinite().all()):
+        if not bool(value.isfinite().all()):
             raise UpdateRefused(f"{name} has a value that is not finite")

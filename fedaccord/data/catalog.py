@@ -62,10 +62,12 @@ def fetch(name: str, wavs: Path | None = None) -> str:
     if name == "speech_commands":
         return str(speech_commands.fetch(wavs)) if wavs or where(name) == ABSENT else where(name)
     try:
-        found = sources.where(source) if sources.find(source) else None
-    except DataError:
-        found = None  # what is there is damaged: fetch it anew
-    return str(found or sources.fetch(source))
+        if sources.find(source):
+            return str(sources.where(source))
+    except DataError as error:
+        if sources.elsewhere(source):  # it is looked at first, and is not ours to mend
+            raise DataError(f"{error}; or remove it, and fetch {name} again") from None
+    return str(sources.fetch(source))
 
 
 def verify(name: str) -> list[str]:

@@ -89,6 +89,12 @@ def where(source: Source) -> Path | None:
     return None
 
 
+def elsewhere(source: Source) -> bool:
+    """Return whether files of a data set lie in a folder that is looked at before the cache, and is not ours."""
+    *before, _ = candidates(source)
+    return any(present(folder, name) for folder in before for name in source.files)
+
+
 def candidates(source: Source) -> Iterator[Path]:
     if named := os.environ.get("FEDACCORD_DATA"):
         if not Path(named).is_dir():

@@ -176,8 +176,7 @@ class PoolEngine(SerialEngine):
     def accept(self, reply: Reply, job: Job, order: Order, done: dict[int, ClientUpdate]) -> None:
         for update, kept, number in zip(reply.updates, reply.kept, job.places, strict=True):
             place = self.places[number]
-            if kept:
-                self.keep(update.client, order, unflatten(copied(place.kept)))
+            self.keep(update.client, order, unflatten(copied(place.kept)) if kept else {})
             done[update.client] = replace(update, params=copied(place.params), sent=unflatten(copied(place.sent)))
         self.free += job.places
 

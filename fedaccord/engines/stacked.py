@@ -22,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fedaccord.client.optimizers import Sgd
 from fedaccord.client.side import ClientRound, Corrections
 from fedaccord.client.training import Site, failure_named, minibatches, reported, tested
-from fedaccord.core.batches import Batch, leaves, like, together
+from fedaccord.core.batches import Batch, clone, leaves, like, together
 from fedaccord.core.errors import EngineError
 from fedaccord.core.params import by_client, load_params, read_params
 from fedaccord.core.protocols import Work, trained_weights
@@ -182,7 +182,7 @@ class Stacks:
             for inputs, targets in self.batches(stack, index, augment):
                 if corrections is not None and corrections.last:
                     other = [*corrections.last, *arguments[len(corrections.last) :]]
-                    *before, _ = graph(*other, *leaves(inputs), *leaves(targets))
+                    *before, _ = graph(*other, *leaves(clone(inputs)), *leaves(targets))
                     corrections.before = [torch.bmm(*g) if isinstance(g, tuple) else g for g in before[: len(model)]]
                 *gradients, losses = graph(*arguments, *leaves(inputs), *leaves(targets))
                 descend(gradients)
@@ -404,5 +404,15 @@ def one_table(site: Site) -> tuple[Tensor, Tensor, list[int]] | None:
     same = all(x._base is inputs and y._base is targets for x, y in views)
     if not same or len(inputs) != len(targets):
         return None
-    first = (y.storage_offset() - targets.storage_offset() for _, y in views)
-    return inputs, targets, [int(offset) // targets.stride(0) for offset in first]
+    rows = [(first_row(x, inputs), first_row(y, targets)) if len(x) else (0, 0) for x, y in views]
+    first = [row for row, other in rows if row is not None and row == other]
+    return (inputs, targets, first) if len(first) == len(rows) else None
+
+
+def first_row(view: Tensor, table: Tensor) -> int | None:
+    """Return the row of a table at which a view of it begins; None if the view is not one of whole successive rows."""
+    alike = view.dtype == table.dtype and view.stride() == table.stride() and view.shape[1:] == table.shape[1:]
+    if not alike or not table.stride(0):
+        return None
+    row, beside = divmod(int(view.storage_offset()) - int(table.storage_offset()), table.stride(0))
+    return None if beside else row

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -40,6 +41,7 @@ def client_app(make: Callable[[Mapping[str, Any]], Member]) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
+        torch.set_num_threads(1)  # as everywhere that clients are trained: another number may give other last bits
         return reply_with(make(context.node_config).answer(records_of(message)), message)
 
     return app

@@ -1,8 +1,8 @@
 """Bounds on everything that a server may send to a client or ask of it.
 
 The model and the method determine the form of what is sent (names, shapes, types); this file bounds how much of it is
-sent, how large and how often. A server that keeps to all of this can still send a bad model: see
-`docs/reliability.md`.
+sent and how large, not how often: a server may order a round again. A server that keeps to all of this can still send
+a bad model: see `docs/reliability.md`.
 """
 
 import math

@@ -233,16 +233,17 @@ class LocalFederation:
 
         The folder is free for another federation afterwards.
         """
-        for part in (self.server, *self.members, self.link):
-            if part.process is not None and part.process.poll() is None:
-                part.process.terminate()
-        for part in self.parts():
-            if part.process is not None:
+        for group in ((self.server, *self.members), (self.link,)):
+            there = [part.process for part in group if part.process is not None]
+            for process in there:
+                if process.poll() is None:
+                    process.terminate()
+            for process in there:
                 try:
-                    part.process.wait(15)
+                    process.wait(15)
                 except subprocess.TimeoutExpired:
-                    part.process.kill()
-                    part.process.wait()
+                    process.kill()
+                    process.wait()
         self.lock.close()
 
 

@@ -130,11 +130,15 @@ class FlowerEngine:
                 sent[number] = client
                 note(logs.ORDER_SENT, round=order.round, client=client, bytes=wire.weight(contents[client]))
                 due[client], pause[client] = now + pause[client], 2 * pause[client]
+            died: set[int] = set()  # a node that is gone fails every copy of its order at once, which is one death
             for number, reply in self.pull(list(sent)):
                 if number not in sent:  # a second reply to the same order
                     continue
                 client = sent.pop(number)
                 if reply is None or reply.has_error():  # its process died, or its node is gone: ask once more, soon
+                    if client in died or client in done:
+                        continue
+                    died.add(client)
                     deaths[client] += 1
                     due[client] = min(due[client], time.monotonic() + 2.0 ** (deaths[client] - 1))
                     if deaths[client] >= TRIES and client in missing:

@@ -62,7 +62,15 @@ def find(name: str) -> Method:
 
 def words_of(name: str) -> list[str]:
     """Split a name into the parts that it joins; the path of a file may have a + in it."""
-    return [name] if is_file(name) and Path(name.rpartition(":")[0]).exists() else name.split("+")
+    found: list[str] = []
+    for word in name.split("+"):
+        found.append(word)
+        for first in range(len(found) - 1):  # the longest path that there is wins
+            path = "+".join(found[first:])
+            if is_file(path) and Path(path.rpartition(":")[0]).exists():
+                found[first:] = [path]
+                break
+    return found
 
 
 def is_file(word: str) -> bool:

@@ -118,6 +118,8 @@ class HyperGrid:
         return cls(tuple(parse_axis(part) for part in text.split(";") if part.strip()))
 
 
+LONGEST = 10_000
+"""The most values of an axis."""
 RANGE = re.compile(r"(?P<low>\S+?)\s*\.\.\s*(?P<high>\S+?)\s*/\s*(?P<count>\d+)$")
 
 
@@ -128,6 +130,10 @@ def parse_axis(text: str) -> Axis:
     try:
         if found := RANGE.match(rest):
             low, high, count = float(found["low"]), float(found["high"]), int(found["count"])
+            if count > LONGEST:
+                raise SettingsError(f"grid: {name}: {found['count']} values, at most {LONGEST:,}")
+            if log and not (low > 0 and high > 0):
+                raise SettingsError(f"grid: {name} is logarithmic, so its values must be positive")
             values = np.geomspace(low, high, count) if log else np.linspace(low, high, count)
         else:
             values = np.array([float(value) for value in rest.split(",")])

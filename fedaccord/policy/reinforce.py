@@ -247,7 +247,10 @@ class Reinforce:
 
     def each_round(self, earned: float | None) -> float | None:
         """Convert what all rounds of a choice have earned into the reward of one round, as the log has it."""
-        return earned if earned is None or self.hold == 1 else 1 - (1 - earned) ** (1 / self.hold)
+        if earned is None or self.hold == 1:
+            return earned
+        # a loss that became negative has fallen by more than all of itself, and there is no rate by which it did
+        return earned / self.hold if earned > 1 else 1 - (1 - earned) ** (1 / self.hold)
 
     def why(self, before: PolicyState, after: PolicyState) -> str:
         """Say in words how each hyper-parameter's mean moved, and what the choices earned that moved it."""

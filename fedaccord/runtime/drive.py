@@ -68,15 +68,18 @@ def drive(
             for state, log in run(experiment, state):  # noqa: B020 (each round starts from the state of the one before)
                 whole.add(log)
                 present.add(log)
+                written = False
                 if folder is None:
                     logs.append(log)
                 else:
                     folder.append(log)
                     ends = asked.is_set() or over(experiment, state.round, state.kept) or present.empty_rounds >= NOBODY
-                    if ends or state.round % settings.checkpoint_every == 0:
+                    if written := ends or state.round % settings.checkpoint_every == 0:
                         checkpoint(engine, folder, state, about)
                 views.show(log)
                 if asked.is_set():
+                    if folder and not written:  # it was asked for meanwhile
+                        checkpoint(engine, folder, state, about)
                     break
                 if not over(experiment, state.round, state.kept):
                     give_up_alone(present, log, folder, setup.remarks)

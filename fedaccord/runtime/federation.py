@@ -44,6 +44,8 @@ def federation_settings(settings: Settings) -> Settings:
         raise SettingsError("weighting = population: the server of a real federation does not know all clients' data")
     if settings.device != "cpu":
         raise SettingsError(f"device = {settings.device}: a node cannot use a GPU for now; use device = cpu")
+    if settings.threads != 1:
+        raise SettingsError(f"threads = {settings.threads}: a node trains with one; use threads = 1")
     return replace(settings, engine="flower", workers=None)
 
 

@@ -14,7 +14,7 @@ from fedaccord.core.errors import SettingsError
 from fedaccord.core.protocols import Method
 from fedaccord.core.records import Params
 from fedaccord.core.settings import LENGTH, OBSERVATION, OPERATION, SERVER
-from fedaccord.methods.registry import find
+from fedaccord.methods.registry import find, is_file, words_of
 
 LATER = {
     "keep": "last", "robust": "mean", "trim": 0.1, "dp_noise": 0.0, "dp_delta": 1e-5, "partial": False, "epochs": 0.0,
@@ -57,7 +57,8 @@ def experiment_of(settings: Settings) -> str:
 
     Where the files of task and method lie does not count, only their names do.
     """
-    task, method = (Path(text).name if ":" in text else text for text in (settings.task, settings.method))
+    task = Path(settings.task).name
+    method = "+".join(Path(word).name if is_file(word) else word for word in words_of(settings.method))
     shared = settings_text(settings, (LENGTH, OPERATION, OBSERVATION, SERVER), task=task, method=method)
     return hashlib.sha256(shared.encode()).hexdigest()[:16]
 

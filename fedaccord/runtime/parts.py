@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fedaccord.client.optimizers import MakeOptimizer
 from fedaccord.config import ALL_DATA, OWN, Settings
+from fedaccord.core.batches import Batch
 from fedaccord.core.errors import DataError, FedAccordError, SettingsError, first_line
 from fedaccord.core.modules import described
 from fedaccord.core.protocols import Method
@@ -21,6 +23,7 @@ from fedaccord.data.sets import Data, DataSet, as_examples
 from fedaccord.methods.registry import find
 from fedaccord.metrics import metrics_of
 from fedaccord.runtime.alone import those_who_train
+from fedaccord.runtime.checks import check_model
 from fedaccord.server.steps import with_server_steps
 from fedaccord.tasks import Task
 
@@ -249,6 +252,13 @@ def build(task: Task, settings: Settings) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise DataError(f"the task's model() gives {described(model)}, expected a torch.nn.Module")
     return model
+
+
+def fitting_model(task: Task, settings: Settings) -> tuple[nn.Module, Batch]:
+    """Build the task's model, and two inputs as it sees them; raise an error of one line if they do not fit."""
+    data, model = example_of(task, settings), build(task, settings)
+    check_model(model, [data], [], task.prepare, task.loss, torch.device("cpu"), settings.seed)
+    return model, task.prepare(data.inputs, None)
 
 
 def prepared(

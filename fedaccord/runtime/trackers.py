@@ -9,13 +9,14 @@ import csv
 import os
 import secrets
 import shutil
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO
 
 from fedaccord.config import Settings
-from fedaccord.core.errors import SettingsError
+from fedaccord.core.errors import FedAccordError, SettingsError, first_line
 from fedaccord.core.files import cannot_be_written
 from fedaccord.core.records import RoundLog
 from fedaccord.runtime.folder import CSV, RunFolder
@@ -36,10 +37,18 @@ def figures(log: RoundLog) -> dict[str, float]:
         "step_norm": log.step_norm,
         **{f"hyper/{name}": value for name, value in log.hyper.items()},
         **{f"method/{name}": value for name, value in log.method.items()},
-        **{f"tuner_mean/{name}": value for name, value in log.policy.get("mean", {}).items()},
+        **{f"tuner_mean/{name}": value for name, value in tuner_means(log).items()},
         **{f"seconds/{name}": value for name, value in log.seconds.items()},
     }
     return {name: value for name, value in named.items() if value is not None}
+
+
+def tuner_means(log: RoundLog) -> dict[str, float]:
+    """Return the numbers that a policy reports as its means; a policy of one's own may report anything by that name."""
+    means = log.policy.get("mean")
+    if not isinstance(means, dict):
+        return {}
+    return {name: value for name, value in means.items() if isinstance(value, int | float)}
 
 
 class CsvTracker(View):
@@ -200,6 +209,46 @@ class WandbTracker(View):
             self.run.finish()
 
 
+class Beside(View):
+    """Another program's tracker, which may fail: at first that is an error, later on the run goes on without it.
+
+    The log has all that it misses.
+    """
+
+    def __init__(self, name: str, make: Callable[[], View]):
+        self.name, self.lost = name, False
+        with self.wrongly_set():
+            self.tracker = make()
+
+    def begin(self, done: Sequence[RoundLog]) -> None:
+        with self.wrongly_set():
+            self.tracker.begin(done)
+
+    def show(self, log: RoundLog) -> None:
+        if not self.lost:
+            self.tried(lambda: self.tracker.show(log))
+
+    def end(self) -> None:
+        if not self.lost:
+            self.tried(self.tracker.end)
+
+    @contextmanager
+    def wrongly_set(self) -> Iterator[None]:
+        try:
+            yield
+        except FedAccordError:
+            raise
+        except Exception as error:
+            raise SettingsError(f"{self.name}: {type(error).__name__}: {first_line(error)}") from error
+
+    def tried(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self.lost = True
+            print(f"fedaccord: warning: {self.name} is left out from here on: {first_line(error)}", file=sys.stderr)
+
+
 class Together(View):
     """Several views as one."""
 
@@ -226,7 +275,7 @@ def trackers(folder: RunFolder, settings: Settings, metrics: Sequence[str]) -> l
     if settings.tensorboard:
         found.append(TensorBoardTracker(folder))
     if settings.mlflow:
-        found.append(MlflowTracker(folder, settings.values()))
+        found.append(Beside("mlflow", lambda: MlflowTracker(folder, settings.values())))
     if settings.wandb:
-        found.append(WandbTracker(folder, settings.values()))
+        found.append(Beside("wandb", lambda: WandbTracker(folder, settings.values())))
     return found

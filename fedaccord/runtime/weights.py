@@ -18,7 +18,7 @@ from fedaccord.core.records import Packages, Params, ServerState
 from fedaccord.core.travel import HOME
 from fedaccord.runtime.checkpoints import manifests, read_checkpoint
 from fedaccord.runtime.checks import settle_sizes
-from fedaccord.runtime.folder import CHECKPOINTS, FIXED, PRIVATE, read_rounds, read_settings
+from fedaccord.runtime.folder import CHECKPOINTS, FIXED, PRIVATE, read_raw, read_rounds, read_settings
 from fedaccord.runtime.parts import build, example_of
 from fedaccord.server.steps import DECAYS, SHORT
 from fedaccord.tasks import find_task
@@ -31,12 +31,14 @@ def weights_of(run: Path, client: int | None = None, which: str | None = None) -
     own, what this client keeps.
     """
     state = newest(run)
-    params = dict(handed_out(run, state, which))
+    first = min(state.model.accepted, default=None)
+    apart = first is not None and HOME in kept_by(run, state, first)
+    params = dict(handed_out(run, state, which, apart))
     if (run / FIXED).is_file():
         params |= decode((run / FIXED).read_bytes())
     if client is not None:
         params |= own_part(run, state, client)
-    elif (first := min(state.model.accepted, default=None)) is not None and HOME in kept_by(run, state, first):
+    elif apart:
         raise RunError(
             f"{run}: a part of the model is each client's own: say whose (client=, --client), such as client {first}"
         )
@@ -59,7 +61,7 @@ def kept_by(run: Path, state: ServerState, client: int) -> Packages:
 
 def newest(run: Path) -> ServerState:
     """Return the server's state in the newest good checkpoint."""
-    read_settings(run)  # raises RunError if this is not a run folder
+    read_raw(run)  # raises RunError if this is not a run folder
     newest_first = manifests(run / CHECKPOINTS)[::-1]
     found = next((checkpoint for each in newest_first if (checkpoint := read_checkpoint(each)) is not None), None)
     if found is None:
@@ -67,10 +69,11 @@ def newest(run: Path) -> ServerState:
     return found.state
 
 
-def handed_out(run: Path, state: ServerState, which: str | None = None) -> Params:
+def handed_out(run: Path, state: ServerState, which: str | None, apart: bool) -> Params:
     """Return the best model if it is kept, or else the last or one of its running means, as the log says.
 
-    `which`: the last model itself (last), or nothing but the best (best).
+    `which`: the last model itself (last), or nothing but the best (best). `apart`: a part of the model is each client's
+    own, and goes with the model that the client received.
     """
     if which not in (None, LAST, BEST):
         raise SettingsError(f"which = {which}: expected last, or best")
@@ -81,8 +84,10 @@ def handed_out(run: Path, state: ServerState, which: str | None = None) -> Param
         return state.params if which == LAST else kept
     means = {name: state.model.server[f"average.{name}"] for name in DECAYS if f"average.{name}" in state.model.server}
     said = [line.get("handed") for line in read_rounds(run) if line["round"] <= state.round]
-    name = next((each for each in reversed(said) if each is not None), SHORT)
-    return means.get(name, state.params) if name != LAST else state.params
+    name = next((each for each in reversed(said) if each is not None), LAST if apart else SHORT)
+    if name not in (LAST, BEST, *DECAYS):
+        raise RunError(f"{run}: hands out {name}, a mean of its method's own; which = last: the last model")
+    return means.get(name, state.params)
 
 
 def load(
@@ -97,13 +102,13 @@ def load(
     """
     run = Path(run)
     params = weights_of(run, client, which)
-    settings = read_settings(run)
     if model is None:
-        if settings.task == "python":
+        if read_raw(run).get("task") == "python":
             raise SettingsError(
                 f"{run}: is a run of federate(), whose model is not in it: write .safetensors, or from Python "
                 "load(run, model=...)"
             )
+        settings = read_settings(run)
         task = find_task(settings.task, settings.image_size)
         model = build(task, settings)
         if any(map(is_lazy, [*model.parameters(), *model.buffers()])):  # only these need the data

@@ -159,5 +159,5 @@ class Judge:
 
 def size(value: Tensor) -> float:
     """Return the largest absolute value, exactly: the smallest integer of a type has no absolute value in that type."""
-    low, high = torch.aminmax(value)
+    low, high = torch.aminmax(torch.view_as_real(value) if value.is_complex() else value)
     return max(abs(low.item()), abs(high.item()))

@@ -15,21 +15,18 @@ from fedaccord.server.vectors import distance, scale
 
 
 class Clip(ServerStep):
-    """w_i <- w_t + min(1, bound / ||w_i - w_t||) (w_i - w_t): no client moves the model further than the bound."""
+    """w_i <- w_t + min(1, bound / ||w_i - w_t||) (w_i - w_t): no client moves the weights further than the bound."""
 
     def __init__(self, bound: float):
         self.bound = bound
 
     def transform(self, received: Params, update: ClientUpdate, buffers: frozenset[str]) -> ClientUpdate:
-        norm = distance(
-            received, update.params, [name for name, value in received.items() if value.is_floating_point()]
-        )
+        weights = {name for name, value in received.items() if value.is_floating_point()} - buffers
+        norm = distance(received, update.params, sorted(weights))
         if norm <= self.bound:
             return update
         params = {
-            name: received[name] + (self.bound / norm) * (value - received[name])
-            if value.is_floating_point()
-            else value
+            name: received[name] + (self.bound / norm) * (value - received[name]) if name in weights else value
             for name, value in update.params.items()
         }
         return replace(update, params=params)

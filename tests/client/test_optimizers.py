@@ -93,6 +93,14 @@ def trained(**more):
     return federate(model, clients(), **{"rounds": 4, "method": "FA", "engine": "serial", **more})
 
 
+@pytest.mark.parametrize("optimizer", ["adam", lambda weights, lr: torch.optim.Adam(weights, lr=lr)])
+def test_the_rate_that_is_asked_for_is_that_of_the_optimizer_that_is_asked_for(optimizer):
+    assert [trained(optimizer=optimizer, rounds=1, **lr).rounds[0].hyper["lr"] for lr in ({}, {"lr": 0.01})] == [
+        1e-3,
+        0.01,
+    ]
+
+
 @pytest.mark.parametrize("method", ["FA", "FA+RM", "FA+RM+AH", "FedDyn"])
 def test_other_methods_have_it_and_resume(method, tmp_path):
     """theta_i is stepped by the same optimizer, and its state is kept along."""

@@ -26,7 +26,7 @@ from fedaccord.core.records import Examples, Order
 from fedaccord.data.prepare import as_stored
 from fedaccord.engines.pool import PoolEngine, portable
 from fedaccord.engines.serial import SerialEngine
-from fedaccord.engines.stacked import Stacks
+from fedaccord.engines.stacked import Stacks, one_table
 from fedaccord.methods.registry import PARTS, find
 from fedaccord.objectives import classification
 from fedaccord.runtime.identity import params_sha256
@@ -182,6 +182,49 @@ def test_a_parameter_may_be_a_single_number(name, opened, method):
         own, _ = train(site, copy.deepcopy(site.model), work, update.client, {})
         assert_same(name, update, own)
         assert update.params["2.degree"] != work.params["2.degree"]
+
+
+SERIES = torch.randn(121, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+TABLE = SERIES[:120].view(24, 5).clone()
+LABELS = torch.arange(24) % 3
+
+
+@pytest.mark.parametrize(("pairs", "one"), [
+    ([(TABLE[k : k + 6], LABELS[k : k + 6]) for k in (0, 6, 18)], True),
+    ([(TABLE[k::3], LABELS[k::3]) for k in range(3)], False),
+    ([(TABLE[k : k + 6], LABELS[k + 1 : k + 7]) for k in (0, 6, 17)], False),
+    ([(TABLE[k : k + 6, 1:], LABELS[k : k + 6]) for k in (0, 6, 18)], False),
+    ([(TABLE[k : k + 6].T[:3].T, LABELS[k : k + 6]) for k in (0, 6, 18)], False),
+    ([(TABLE[1:7].flip(0), LABELS[1:7].flip(0))] * 2, False),
+], ids=["slices", "every third row", "shifted targets", "columns", "other columns", "copies"])  # fmt: skip
+def test_clients_train_on_their_own_rows_however_they_were_cut_out_of_a_table(name, opened, pairs, one):
+    """Whole successive rows may be read from the table at once; other views must not be taken for such."""
+    site = make_site(nn.Linear(pairs[0][0].shape[1], 3), shape=pairs[0][0].shape[1:], engine=name)
+    site = replace(site, clients=[Examples(x.to(site.clients[0].inputs.dtype), y) for x, y in pairs], ready=True)
+    if "stacked" in name:  # the others have copies in float32
+        assert (one_table(site) is not None) == one
+    work = order(site, cohort=tuple(range(len(pairs))))
+    for update in opened(site).train(work):
+        own, _ = train(site, copy.deepcopy(site.model), work, update.client, {})
+        assert_same(name, update, own)
+
+
+class Halves(nn.Module):
+    """A layer that changes its inputs in place."""
+
+    def forward(self, x):
+        return x.mul_(0.5)
+
+
+def test_what_looks_back_does_not_change_the_inputs_of_the_step(name, opened):
+    """DeltaSGD runs every mini-batch twice; a model that halves it in place must not see a quarter."""
+    site = make_site(nn.Sequential(Halves(), nn.Linear(4, 3)), method="DeltaSGD", engine=name)
+    apart = replace(site, model=nn.Sequential(nn.Identity(), copy.deepcopy(site.model[1])))
+    apart = replace(apart, prepare=lambda inputs, draw: 0.5 * inputs)
+    work = order(site)
+    for update in opened(site).train(work):
+        own, _ = train(apart, copy.deepcopy(apart.model), work, update.client, {})
+        assert_same(name, update, own)
 
 
 def test_clients_may_have_hyper_parameters_of_their_own(name, opened):

@@ -121,6 +121,29 @@ def test_a_client_whose_process_always_dies_is_left_out_before_the_deadline(own_
     assert begin + 15 <= clock.now < begin + 25
 
 
+def test_a_node_that_was_silent_and_is_gone_has_died_once(own_run, clock):
+    """It fails every copy of the order that it was sent, all at once, and is back a second later."""
+    begin = clock.now
+
+    def silent(message):
+        gone = message.metadata.message_type != "query" and clock.now < begin + 80
+        return None if gone else client(1)(message)
+
+    class Gone(Wire):
+        def pull_messages(self, numbers):
+            for message in self.pushed if clock.now >= begin + 80 else ():
+                number, to = message.metadata.message_id, message.metadata.dst_node_id
+                if number in numbers and to == 11 and number not in self.replies:
+                    self.replies[number] = error_reply(message, "not available")
+            return super().pull_messages(numbers)
+
+    wire = Gone({10: client(0), 11: silent})
+    engine = engine_over(wire, deadline=600.0)
+    engine.pause = 5.0
+    assert [type(each).__name__ for each in engine.train(TWO)] == ["ClientUpdate", "ClientUpdate"]
+    assert sum(each.metadata.dst_node_id == 11 for each in wire.pushed) == 1 + 5 + 1
+
+
 def test_a_node_that_is_slow_to_say_who_it_is_has_longer_the_next_time(own_run, clock):
     """What expired is answered with an error by Flower, twice here: 30, 60 and 120 seconds."""
     left = [2]

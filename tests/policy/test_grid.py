@@ -57,7 +57,8 @@ def test_a_start_is_given_in_the_users_units():
 BAD = [
     ("lr = 1", "at least two values"),
     ("lr = 2, 1", "larger than the one before"),
-    ("lr = 0..1/3 log", "expected name"),
+    ("lr = 0..1/3 log", "must be positive"),
+    ("lr = 1..2/99999999999", "at most 10,000"),
     ("lr = 0, 1 log", "must be positive"),
     ("lr 1, 2", "expected name = low"),
     ("lr = a, b", "expected name = low"),

@@ -171,6 +171,12 @@ def test_a_reward_that_comes_a_round_late_goes_to_the_choice_that_earned_it():
     assert [entry["round"] for entry in state["pending"]] == [11]
 
 
+def test_the_baseline_of_a_loss_that_became_negative_is_a_number():
+    """Without guards a loss that falls from 0.1 to -3 earns 31: no rate a round comes to that."""
+    assert policy(hold=4).each_round(5.0) == 5 / 4
+    assert policy(hold=2).each_round(0.75) == pytest.approx(0.5)
+
+
 def test_a_reward_that_will_never_be_known_is_nobody_elses():
     """The loss was not finite after round 2, so that rounds 2 and 3 have no reward; no guard acts."""
     states, _ = play(policy(), [0.1, None, None, 0.2, 0.3])

@@ -160,7 +160,7 @@ def undo(pooling: Pooling, x: Tensor) -> Tensor:
     size = pooling.before[2:]
     if pooling.positions is None or pooling.positions.shape != x.shape:
         return x if x.shape[2:] == size or x.dim() != len(pooling.before) else interpolate(x, size)
-    # channels last, (batch, positions, channels): for a network laid out so (simulation.lay_out) these are views
+    # channels last, (batch, positions, channels): for a network laid out so (runtime/checks.py) these are views
     positions, values = pooling.positions.flatten(2).transpose(1, 2), x.flatten(2).transpose(1, 2)
     empty = x.new_zeros(len(x), math.prod(size), x.shape[1])
     if not pooling.overlapping:
