@@ -151,12 +151,14 @@ def settings_of(options: argparse.Namespace) -> tuple[Any, Settings]:
 
 def lasting(name: str) -> str:
     """Return a task's or method's name with its paths made absolute, so that a run can be resumed from anywhere."""
-    from fedaccord.methods.registry import is_file, words_of
+    from fedaccord.methods.registry import PARTS, is_file, words_of
+    from fedaccord.tasks import PRESETS
 
     words = words_of(name)
     if any(map(is_file, words)):
         return "+".join(str(Path(word).resolve()) if is_file(word) else word for word in words)
-    return str(Path(name).resolve()) if Path(name).suffix == ".npz" or os.sep in name else name
+    path, known = Path(name), name in PRESETS or name in PARTS
+    return str(path.resolve()) if path.suffix == ".npz" or os.sep in name or (path.is_dir() and not known) else name
 
 
 def must_be_there(folder: Path) -> None:

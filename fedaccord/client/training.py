@@ -54,6 +54,7 @@ class Site:
     still: tuple[str, ...] = ()  # modules that are not to be changed, not even their statistics
     tests: Sequence[ClientData] = ()  # what each client keeps to measure the metrics on; empty: none does
     metrics: Sequence[Metric] = ()
+    threads: int = 1  # torch's, wherever the clients are trained: another number may give other last bits
 
     @property
     def names(self) -> Container[str] | None:

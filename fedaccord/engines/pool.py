@@ -201,7 +201,7 @@ class PoolEngine(SerialEngine):
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the parent decides when to stop
         die_with(parent)
-        torch.set_num_threads(1)
+        torch.set_num_threads(self.site.threads)
         while True:
             try:
                 job: Job = pipe.recv()

@@ -35,7 +35,7 @@ class Clients:
     """A Ray actor that trains the clients it is given."""
 
     def __init__(self, site: Site):
-        torch.set_num_threads(1)
+        torch.set_num_threads(site.threads)
         self.trainer = OneByOne(site)
 
     def train(self, order: Order, client: int, kept: Packages) -> tuple[Any, Packages]:

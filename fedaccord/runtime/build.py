@@ -161,6 +161,7 @@ def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
         still_modules(model, travel),
         [client.to(device) for client in tests],
         parts.metrics,
+        settings.threads,
     )
     site.method.settings = sendable(parts.method)
     site.method.kept.update(site.kept_at_home(model))

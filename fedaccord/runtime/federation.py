@@ -64,10 +64,10 @@ def member_of_task(
     `share_labels`: the server may know how many examples of each class this client has.
     """
     settings = federation_settings(settings)
+    if settings.clients is not None:
+        refuse_beyond(client, settings.clients)
     parts, _, _ = settled(parts_of(task, settings) if simulate else client_parts(*own(task, settings), client))
-    count = clients_of(parts.settings)
-    if not 0 <= client < count:
-        raise SettingsError(f"--client {client}: there are 0 to {count - 1}")
+    refuse_beyond(client, clients_of(parts.settings))
     from fedaccord.flower.node import Member
 
     mine = parts.clients[client if simulate else 0]
@@ -83,6 +83,12 @@ def member_of_task(
         raise SettingsError("--share-labels: this client's targets are no class numbers that could be counted")
     told = () if labels is None else np.bincount(labels).tolist()
     return Member(client, site, folder, experiment_of(alone.settings), limits, told)
+
+
+def refuse_beyond(client: int, count: int) -> None:
+    """Raise SettingsError if there is no client of this number."""
+    if not 0 <= client < count:
+        raise SettingsError(f"--client {client}: there are 0 to {count - 1}")
 
 
 def serve_task(
@@ -110,8 +116,8 @@ def serve_task(
     settle_sizes(model, example, settings.seed)
     if example is not None:
         lay_out(model, example)
-    harm = warning(settings["robust"], parts.counts)
-    remarks = [*told_home, *harm, *start_model(parts)]  # only here: the clients receive w_1
+    unsuited = [*warning(settings["robust"], parts.counts), *parts.method.remarks(parts.counts)]
+    remarks = [*told_home, *unsuited, *start_model(parts)]  # only here: the clients receive w_1
     travel = travel_of(model, travels_of(parts))
     keeps = bool(parts.method.slots("client") or travel.home) or settings.optimizer_state == "kept"
     fixed, measured = read_params(model, travel.fixed), [metric.name for metric in parts.metrics]

@@ -390,3 +390,26 @@ print(*[worker.process.pid for _ in engine.train(order(site)) for worker in engi
     ended = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=300, check=True)
     assert ended.stdout
     assert not any(Path("/proc", number).exists() for number in ended.stdout.split())
+
+
+class Threads(nn.Module):
+    """A layer that adds how many threads torch has to a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        self.count.fill_(torch.get_num_threads())
+        return x
+
+
+@pytest.mark.parametrize("engine", ["pool of 1", "pool of 2"])
+def test_workers_train_with_the_threads_that_are_asked_for(engine):
+    site = replace(make_site(nn.Sequential(Threads(), nn.Linear(4, 3))), threads=2)
+    made = ENGINES[engine](site)
+    made.open(None)
+    try:
+        assert {float(update.params["0.count"]) for update in made.train(order(site))} == {2.0}
+    finally:
+        made.close()
