@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -248,3 +249,22 @@ def test_methods_says_what_each_part_sends_and_keeps(capsys):
     assert said["FA"][-4:] == ["35,880", "35,880", "0", "1"]
     assert said["SCAFFOLD"][-4:] == ["71,768", "71,760", "35,880", "1.3"]  # c twice, and a double for its size
     assert main(["methods", "nothing"]) == 2
+
+
+def test_settings_of_a_method_in_a_config_file_can_be_typed(tmp_path, monkeypatch, capsys):
+    """Also with --set; and a config that comes through a pipe is read once."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "leash.py").write_text(
+        "from fedaccord import Part, Setting\n\nclass Leash(Part):\n    name = 'Leash'\n"
+        "    settings = (Setting('leash_hold', float, 1.0, 'How hard.'),)\n\nleash = Leash()\n"
+    )
+    (tmp_path / "c.toml").write_text('method = "leash.py:leash"\nrounds = 1\n')
+    for name, words in (("a", ["--set", "leash_hold = 2"]), ("b", ["--leash-hold", "3"])):
+        assert main(["run", "digits", "--config", "c.toml", *words, "--name", name]) == 0
+        assert read_settings(Path("runs") / name)["leash_hold"] == {"a": 2.0, "b": 3.0}[name]
+    reader, writer = os.pipe()
+    os.write(writer, b'method = "FA"\nrounds = 1\n')
+    os.close(writer)
+    assert main(["run", "digits", "--config", f"/dev/fd/{reader}", "--name", "c"]) == 0
+    os.close(reader)
+    assert read_settings(Path("runs/c")).method == "FA"

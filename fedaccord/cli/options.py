@@ -61,7 +61,8 @@ def settings_by_owner(words: Sequence[str]) -> dict[str, list[Setting]]:
     early.add_argument("--config", nargs="?")
     named = early.parse_known_args(words)[0]
     with contextlib.suppress(FedAccordError):
-        named.method = named.method or (named.config and config.read_toml(Path(named.config)).get("method"))
+        if not named.method and named.config and Path(named.config).is_file():  # a pipe can be read once only
+            named.method = config.read_toml(Path(named.config)).get("method")
     for part in (*PARTS.values(), *find(named.method or RECOMMENDED).parts):
         new = [each for each in part.settings if each.name not in seen]
         seen |= {each.name for each in new}
@@ -121,17 +122,21 @@ def methods_of(options: argparse.Namespace) -> list[str]:
     others = ("all", *getattr(options, "yardsticks", ()))
     listed_ = [name for name in listed(getattr(options, "methods", None) or "") if name not in others]
     typed = [*named, *filter(None, [getattr(options, "method", None)]), *listed_]
-    if typed or not getattr(options, "config", None):
-        return typed
-    return [name for name in [config.read_toml(options.config).get("method")] if name]
+    return typed or [file["method"] for file in [in_file(options)] if "method" in file]
 
 
 def given_or_in_file(options: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of the --config file, if there is one, and those that were typed, which win."""
-    file = config.read_toml(options.config) if getattr(options, "config", None) else {}
-    if "method" in file:
-        file["method"] = lasting(file["method"])
-    return file | given(options)
+    return in_file(options) | given(options)
+
+
+def in_file(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the --config file, if there is one; it is read once, since it may be standard input."""
+    if getattr(options, "config", None) and not isinstance(options.config, dict):
+        options.config = config.read_toml(options.config)
+        if "method" in options.config:
+            options.config["method"] = lasting(options.config["method"])
+    return dict(getattr(options, "config", None) or {})
 
 
 def settings_of(options: argparse.Namespace) -> tuple[Any, Settings]:
