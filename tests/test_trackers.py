@@ -12,7 +12,7 @@ from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import drive
 from fedaccord.runtime.folder import RunFolder
 from fedaccord.runtime.live import View
-from fedaccord.runtime.trackers import Beside, CsvTracker, figures
+from fedaccord.runtime.trackers import CsvTracker, Fallible, figures
 from fedaccord.tasks import find_task
 
 
@@ -95,11 +95,11 @@ class Broken(View):
 
 def test_a_tracker_that_fails_at_first_is_an_error_and_later_on_is_left_out(capsys):
     with pytest.raises(SettingsError, match="mlflow: ValueError: no such address"):
-        Beside("mlflow", lambda: Broken("begin")).begin([])
-    beside = Beside("mlflow", lambda: Broken("show"))
+        Fallible("mlflow", lambda: Broken("begin")).begin([])
+    tracker = Fallible("mlflow", lambda: Broken("show"))
     for log in (RoundLog(t, {}, [0], [], 1.0, {}, 0.1, {}, None, {}) for t in (1, 2, 3)):
-        beside.show(log)
-    beside.end()
+        tracker.show(log)
+    tracker.end()
     assert capsys.readouterr().err == "fedaccord: warning: mlflow is left out from here on: it went away\n"
 
 

@@ -122,7 +122,8 @@ def methods_of(options: argparse.Namespace) -> list[str]:
     others = ("all", *getattr(options, "yardsticks", ()))
     listed_ = [name for name in listed(getattr(options, "methods", None) or "") if name not in others]
     typed = [*named, *filter(None, [getattr(options, "method", None)]), *listed_]
-    return typed or [file["method"] for file in [in_file(options)] if "method" in file]
+    file = {} if typed else in_file(options)
+    return [file["method"]] if "method" in file else typed
 
 
 def given_or_in_file(options: argparse.Namespace) -> dict[str, Any]:

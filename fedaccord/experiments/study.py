@@ -124,6 +124,9 @@ def diverged(cell: Cell, folder: Path) -> bool:
     path = folder / cell.name
     if not (path / SETTINGS).is_file():
         return False
+    _, last = read_end(path)
+    if last is None or last["clients"]:
+        return False  # somebody counted in its last round: no need to read the others
     return attendance(round_of(line, path / ROUNDS) for line in read_rounds(path)).empty_rounds >= NOBODY
 
 

@@ -209,7 +209,7 @@ class WandbTracker(View):
             self.run.finish()
 
 
-class Beside(View):
+class Fallible(View):
     """Another program's tracker, which may fail: at first that is an error, later on the run goes on without it.
 
     The log has all that it misses.
@@ -275,7 +275,7 @@ def trackers(folder: RunFolder, settings: Settings, metrics: Sequence[str]) -> l
     if settings.tensorboard:
         found.append(TensorBoardTracker(folder))
     if settings.mlflow:
-        found.append(Beside("mlflow", lambda: MlflowTracker(folder, settings.values())))
+        found.append(Fallible("mlflow", lambda: MlflowTracker(folder, settings.values())))
     if settings.wandb:
-        found.append(Beside("wandb", lambda: WandbTracker(folder, settings.values())))
+        found.append(Fallible("wandb", lambda: WandbTracker(folder, settings.values())))
     return found

@@ -214,10 +214,9 @@ class ServerChain:
         for step in self.holding if held else ():
             after = step.together(received, [each.update for each in held], self.buffers)
             held = [
-                each
-                if new.params is each.update.params
-                else replace(each, update=new, moved=self.length(received, new))
+                replace(each, update=new, moved=each.moved if same else self.length(received, new))
                 for each, new in zip(held, after, strict=True)
+                for same in [new.params is each.update.params]
             ]
             centre = step.centre([each.update.params for each in held])
             if centre is None:

@@ -212,10 +212,10 @@ def doubled(state: ServerState, before: float | None, loss: float | None) -> boo
 def size(state: ServerState, before: float) -> float:
     """Return the scale by which a change of the loss is measured.
 
-    PAPER (line 16): L_t. HERE: the same, unless losses have been negative. WHY: the paper's never are.
     It is the loss itself or, where losses can be negative, all that was gained if that is more. A likelihood is as good
     at -0.01 as at 0.01, and nothing has doubled between them.
     """
+    # PAPER (line 16): L_t. HERE: the same, unless losses have been negative. WHY: the paper's never are; see above
     if before > 0 and (state.best_loss is None or state.best_loss >= 0):
         return before
     return max(abs(before), state.gained or 0.0)

@@ -21,15 +21,14 @@ class Clip(ServerStep):
         self.bound = bound
 
     def transform(self, received: Params, update: ClientUpdate, buffers: frozenset[str]) -> ClientUpdate:
-        weights = {name for name, value in received.items() if value.is_floating_point()} - buffers
-        norm = distance(received, update.params, sorted(weights))
+        weights = [name for name, value in received.items() if value.is_floating_point() and name not in buffers]
+        norm = distance(received, update.params, weights)
         if norm <= self.bound:
             return update
-        params = {
-            name: received[name] + (self.bound / norm) * (value - received[name]) if name in weights else value
-            for name, value in update.params.items()
+        shorter = {
+            name: received[name] + (self.bound / norm) * (update.params[name] - received[name]) for name in weights
         }
-        return replace(update, params=params)
+        return replace(update, params={**update.params, **shorter})
 
 
 class Clipping(Part):

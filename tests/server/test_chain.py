@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedaccord.core.errors import DataError
+from fedaccord.core.protocols import SCALAR, Part, ServerStep, Slot, Slots
 from fedaccord.core.records import ClientUpdate
-from fedaccord.server.chain import FLOATS, WHOLE
+from fedaccord.server.chain import FLOATS, WHOLE, Taken
 from fedaccord.server.sizes import MAX_EXAMPLES
 
 RECEIVED = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3), "mask": torch.tensor([True, False])}
@@ -191,3 +192,32 @@ def test_any_other_type_of_buffer_is_averaged_by_every_rule(dtype, rule):
     result = chain.aggregate(1, chain.start(start), updates, hyper(server_lr=1.0))
     assert len(result.accepted) == 3
     assert torch.equal(result.model.params["b"], start["b"])
+
+
+class Muting(ServerStep):
+    """A step that needs a round's updates at once, and changes nothing but what came beside the model."""
+
+    holds = True
+
+    def together(self, received, updates, buffers):
+        return [
+            dataclasses.replace(update, sent={"Muted.size": {"value": torch.tensor(0.0).double()}})
+            for update in updates
+        ]
+
+
+class Muted(Part):
+    name = "Muted"
+    slots = Slots(up=(Slot("size", SCALAR),))
+
+    def server(self, settings):
+        return Muting()
+
+
+def test_a_step_for_all_updates_may_change_a_slot_alone():
+    chain = server_chain(module_with({"w": torch.zeros(2)}), Muted())
+    sent = {"Muted.size": {"value": torch.tensor(5.0).double()}}
+    updates = [ClientUpdate(n, {"w": torch.ones(2)}, 5, 0.1, sent) for n in (0, 1)]
+    held = chain.together({"w": torch.zeros(2)}, [Taken(each, 1.0, None, 1.0) for each in updates])
+    assert [float(each.update.sent["Muted.size"]["value"]) for each in held] == [0.0, 0.0]
+    assert [each.moved for each in held] == [None, None]  # their steps are as they were sent
