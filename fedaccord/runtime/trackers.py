@@ -239,7 +239,8 @@ class Fallible(View):
         except FedAccordError:
             raise
         except Exception as error:
-            raise SettingsError(f"{self.name}: {type(error).__name__}: {first_line(error)}") from error
+            said = " ".join(str(error).split())[:300]  # what is wrong is often in the second line
+            raise SettingsError(f"{self.name}: {type(error).__name__}: {said}") from error
 
     def tried(self, work: Callable[[], None]) -> None:
         try:
