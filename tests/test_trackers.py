@@ -6,7 +6,7 @@ import json
 import pytest
 
 from fedaccord import config
-from fedaccord.core.errors import SettingsError
+from fedaccord.core.errors import SettingsError, in_short
 from fedaccord.core.records import RoundLog
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import drive
@@ -100,7 +100,16 @@ def test_a_tracker_that_fails_at_first_is_an_error_and_later_on_is_left_out(caps
     for log in (RoundLog(t, {}, [0], [], 1.0, {}, 0.1, {}, None, {}) for t in (1, 2, 3)):
         tracker.show(log)
     tracker.end()
-    assert capsys.readouterr().err == "fedaccord: warning: mlflow is left out from here on: it went away\n"
+    said = "mlflow is left out from here on: ConnectionError: it went away"
+    assert capsys.readouterr().err == f"fedaccord: warning: {said}\n"
+
+
+def test_a_long_error_keeps_its_beginning_and_its_end():
+    error = ValueError("no run\n" + "of this name " * 100 + "\nask for another")
+    assert in_short(error).startswith("ValueError: no run of this name")
+    assert in_short(error).endswith("ask for another")
+    assert len(in_short(error)) == len("ValueError: ") + 400 + len(" ... ")
+    assert in_short(ValueError()) == "ValueError"
 
 
 @pytest.mark.slow

@@ -50,5 +50,13 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "")
 
 
+def in_short(error: BaseException, most: int = 400) -> str:
+    """Return an error's type and all of its message on one line; of a long one, the beginning and the end."""
+    said = " ".join(str(error).split())
+    if len(said) > most:
+        said = f"{said[: most // 2]} ... {said[-most // 2 :]}"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 class FedAccordWarning(UserWarning):
     """A warning of something that a person should know although the run went on."""

@@ -17,7 +17,7 @@ def as_stored(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Pixels:
-    """Scaling of uint8 pictures to zero mean and unit deviation per channel; optionally, random crops and flips."""
+    """(x / 255 - mean) / std of uint8 pictures, by channel; optionally, random crops and flips."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]

@@ -125,7 +125,7 @@ def diverged(cell: Cell, folder: Path) -> bool:
     if not (path / SETTINGS).is_file():
         return False
     _, last = read_end(path)
-    if last is None or last["clients"]:
+    if last is None or last.get("clients"):
         return False  # somebody counted in its last round: no need to read the others
     return attendance(round_of(line, path / ROUNDS) for line in read_rounds(path)).empty_rounds >= NOBODY
 

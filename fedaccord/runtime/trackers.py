@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO
 
 from fedaccord.config import Settings
-from fedaccord.core.errors import FedAccordError, SettingsError, first_line
+from fedaccord.core.errors import FedAccordError, SettingsError, in_short
 from fedaccord.core.files import cannot_be_written
 from fedaccord.core.records import RoundLog
 from fedaccord.runtime.folder import CSV, RunFolder
@@ -239,15 +239,14 @@ class Fallible(View):
         except FedAccordError:
             raise
         except Exception as error:
-            said = " ".join(str(error).split())[:300]  # what is wrong is often in the second line
-            raise SettingsError(f"{self.name}: {type(error).__name__}: {said}") from error
+            raise SettingsError(f"{self.name}: {in_short(error)}") from error
 
     def tried(self, work: Callable[[], None]) -> None:
         try:
             work()
         except Exception as error:
             self.lost = True
-            print(f"fedaccord: warning: {self.name} is left out from here on: {first_line(error)}", file=sys.stderr)
+            print(f"fedaccord: warning: {self.name} is left out from here on: {in_short(error)}", file=sys.stderr)
 
 
 class Together(View):

@@ -202,11 +202,13 @@ class ServerChain:
             changed = update
             for _, step in self.steps:
                 changed = step.transform(received, changed, self.buffers)
-            own = changed.params is update.params
-            yield Taken(changed, norm, None if own else self.length(received, changed), update.done)
+            yield Taken(changed, norm, self.moved(received, update, changed, None), update.done)
 
-    def length(self, received: Params, update: ClientUpdate) -> float:
-        return distance(received, update.params, self.weights)
+    def moved(self, received: Params, before: ClientUpdate, after: ClientUpdate, known: float | None) -> float | None:
+        """Return the length of an update's step after a step of the chain; the known one if that left the weights."""
+        if all(after.params[name] is before.params[name] for name in self.weights):
+            return known
+        return distance(received, after.params, self.weights)
 
     def together(self, received: Params, judged: Iterable[Taken]) -> list[Taken]:
         """Return the round's updates as changed by the steps that need all of them at once."""
@@ -214,16 +216,18 @@ class ServerChain:
         for step in self.holding if held else ():
             after = step.together(received, [each.update for each in held], self.buffers)
             held = [
-                replace(each, update=new, moved=each.moved if same else self.length(received, new))
+                replace(each, update=new, moved=self.moved(received, each.update, new, each.moved))
                 for each, new in zip(held, after, strict=True)
-                for same in [new.params is each.update.params]
             ]
             centre = step.centre([each.update.params for each in held])
             if centre is None:
                 continue
             slots = {name: step.centre([each.update.sent[name] for each in held]) for name in self.up}
             sent = {name: params for name, params in slots.items() if params is not None}
-            held = [replace(each, update=replace(each.update, params=centre, sent=sent)) for each in held]
+            held = [
+                replace(each, update=replace(each.update, params=centre, sent={**each.update.sent, **sent}))
+                for each in held
+            ]
         return held
 
     def square(self, accepted: Sequence[Accepted]) -> float:

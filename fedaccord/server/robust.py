@@ -21,7 +21,7 @@ from torch import Tensor
 from fedaccord.core.protocols import Part, ServerStep
 from fedaccord.core.records import ClientUpdate, Params
 from fedaccord.core.settings import SERVER, one_of, setting
-from fedaccord.server.vectors import norm_of
+from fedaccord.server.vectors import norm_of, weights_of
 
 MEAN, CLIP, TRIMMED, MEDIAN = "mean", "clip", "trimmed", "median"
 
@@ -37,8 +37,7 @@ class MedianClip(ServerStep):
     def together(
         self, received: Params, updates: Sequence[ClientUpdate], buffers: frozenset[str]
     ) -> Sequence[ClientUpdate]:
-        weights = [name for name, value in received.items() if value.is_floating_point() and name not in buffers]
-        groups = [weights, *([name] for name in sorted(buffers))]
+        groups = [weights_of(received, buffers), *([name] for name in sorted(buffers))]
         params = [dict(update.params) for update in updates]
         for names in groups:
             clip_group(received, params, names)

@@ -11,7 +11,7 @@ from fedaccord.core.records import ClientUpdate, Packages, Params
 from fedaccord.core.settings import above, at_least, hyper, setting
 from fedaccord.server.privacy import Privacy
 from fedaccord.server.robust import Robust
-from fedaccord.server.vectors import distance, scale
+from fedaccord.server.vectors import distance, scale, weights_of
 
 
 class Clip(ServerStep):
@@ -21,7 +21,7 @@ class Clip(ServerStep):
         self.bound = bound
 
     def transform(self, received: Params, update: ClientUpdate, buffers: frozenset[str]) -> ClientUpdate:
-        weights = [name for name, value in received.items() if value.is_floating_point() and name not in buffers]
+        weights = weights_of(received, buffers)
         norm = distance(received, update.params, weights)
         if norm <= self.bound:
             return update

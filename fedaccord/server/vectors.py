@@ -24,15 +24,19 @@ def absorb(mean: Params, params: Params, weight: float) -> None:
             torch.maximum(value, params[name], out=value)
 
 
+def weights_of(params: Params, buffers: frozenset[str]) -> list[str]:
+    """Return the names of what is a step's direction: floats that are no buffers."""
+    return [name for name, value in params.items() if value.is_floating_point() and name not in buffers]
+
+
 def scale(params: Params, received: Params, factor: float, buffers: frozenset[str]) -> None:
     """Compute params <- received + factor (params - received) in place.
 
     Buffers stay as they are: a variance must not be extrapolated.
     """
     if factor != 1.0:
-        for name, value in params.items():
-            if value.is_floating_point() and name not in buffers:
-                value.sub_(received[name]).mul_(factor).add_(received[name])
+        for name in weights_of(params, buffers):
+            params[name].sub_(received[name]).mul_(factor).add_(received[name])
 
 
 def distance(received: Params, params: Params, names: Sequence[str]) -> float:

@@ -221,3 +221,29 @@ def test_a_step_for_all_updates_may_change_a_slot_alone():
     held = chain.together({"w": torch.zeros(2)}, [Taken(each, 1.0, None, 1.0) for each in updates])
     assert [float(each.update.sent["Muted.size"]["value"]) for each in held] == [0.0, 0.0]
     assert [each.moved for each in held] == [None, None]  # their steps are as they were sent
+
+
+class Choosing(ServerStep):
+    """A step that joins the models, has no answer for what came beside them, and hands the same tensors back."""
+
+    holds = True
+
+    def together(self, received, updates, buffers):
+        return [dataclasses.replace(update, params=dict(update.params)) for update in updates]
+
+    def centre(self, each):
+        return None if "value" in each[0] else each[0]
+
+
+def test_a_slot_that_a_rule_does_not_join_stays_each_clients_own():
+    part = Muted()
+    part.server = lambda settings: Choosing()
+    chain = server_chain(module_with({"w": torch.zeros(2)}), part)
+    updates = [
+        ClientUpdate(n, {"w": torch.full((2,), n + 1.0)}, 5, 0.1, {"Muted.size": {"value": torch.tensor(float(n))}})
+        for n in (0, 1)
+    ]
+    held = chain.together({"w": torch.zeros(2)}, [Taken(each, 1.0, None, 1.0) for each in updates])
+    assert [each.update.params["w"].tolist() for each in held] == [[1.0, 1.0], [1.0, 1.0]]
+    assert [float(each.update.sent["Muted.size"]["value"]) for each in held] == [0.0, 1.0]
+    assert [each.moved for each in held] == [None, None]  # another dict of the same tensors is no other step
