@@ -55,6 +55,7 @@ class History:
     fixed: Params = field(default_factory=dict)  # the part of the model that does not travel and never changes
     classes: ByClass | None = None  # labels and test results by class
     code: dict[str, str] = field(default_factory=dict)  # the package's version, and hashes of the user's own code
+    stopped: bool = False  # whether Ctrl-C or SIGTERM ended the run before its last round
 
     def __repr__(self) -> str:
         """Summarise the run in one line; its whole log would fill the screen."""
@@ -202,13 +203,14 @@ def federate(
     setup = simulation_of(Parts(resolved, whole, model, prepare, data, held, tested, loss, judged, make, predicate))
     with nullcontext() if folder is None else open_folder(Path(folder), setup.settings) as place:
         outcome = drive(setup, place, choose(setup, as_json=False) if show else None, anyway=anyway)
-    for sentence in outcome.warnings:
+    stopped = f"stopped after round {outcome.state.round} of {rounds}; history.stopped is True"
+    for sentence in [*([stopped] if outcome.stopped else []), *outcome.warnings]:
         warnings.warn(sentence, FedAccordWarning, stacklevel=2)
     state, experiment = outcome.state, setup.experiment
     load_params(model, handed_out(experiment, state.model, measuring(experiment), state.kept)[1])
     return History(
         model.eval(), outcome.rounds, setup.settings, state, outcome.about, setup.metrics,
-        read_params(model, setup.travel.fixed), outcome.classes, setup.code,
+        read_params(model, setup.travel.fixed), outcome.classes, setup.code, outcome.stopped,
     )  # fmt: skip
 
 
@@ -225,7 +227,7 @@ def resolve(method: Method, asked: dict[str, Any], fixed: dict[str, Any], folder
 
     In a run folder the entropy weight that was settled when the run began stays.
     """
-    asked = {name: ", ".join(value) if isinstance(value, list | tuple) else value for name, value in asked.items()}
+    asked = {name: as_text(name, value) if isinstance(value, list | tuple) else value for name, value in asked.items()}
     before = {} if folder is None or not (Path(folder) / SETTINGS).is_file() else read_raw(Path(folder))
     settled = {name: value for name, value in before.items() if name == "entropy_weight"}
     if others := sorted({*fixed, *OF_TASKS} & asked.keys()):
@@ -236,5 +238,12 @@ def resolve(method: Method, asked: dict[str, Any], fixed: dict[str, Any], folder
     return resolved
 
 
+def as_text(name: str, values: Sequence[Any]) -> str:
+    """Return the one text that a list of texts stands for: the axes of a grid, or words with commas."""
+    if not all(isinstance(each, str) for each in values):
+        raise SettingsError(f"{name}: expected a text or a list of texts, not {described(values)}")
+    return ("; " if name == "grid" else ", ").join(values)
+
+
 def open_folder(path: Path, settings: Settings) -> RunFolder:
-    return RunFolder(path) if path.exists() and any(path.iterdir()) else RunFolder.create(path, settings)
+    return RunFolder(path) if path.is_dir() and any(path.iterdir()) else RunFolder.create(path, settings)

@@ -147,7 +147,8 @@ class Settings:
     clip_gradient: float = at_least(0, 0.0, "Longest gradient of a client's step; longer ones are cut (0: any length).")
     entropy_min: float | None = at_least(0, None, "H_min of Eq. 8 in nats (0.87 ln K for K classes).", hyper=True)
     entropy_weight: float | None = at_least(
-        0, None, "Weight of the entropy term, Eq. 8 (named tasks 1; yours: 0 where the clients' first steps agree).",
+        0, None, "Weight of the entropy term, Eq. 8 (if a task leaves it open: 0 where the clients' first steps agree, "
+        "otherwise 1).",
         hyper=True, printed=1.0,
     )  # fmt: skip
     weighting: str = one_of(
@@ -407,7 +408,7 @@ def make(*layers: Mapping[str, Any], method: "Method | None" = None) -> Settings
     there = table(method)
     own = {each.name: each.default for each in (*method.settings.values(), *SERVER_SETTINGS)}
     for name in merged:
-        known(name, there).validate(merged[name])
+        merged[name] = known(name, there).checked(merged[name])
         if name not in FIELDS:
             own[name] = merged[name]
     return Settings(**{name: value for name, value in merged.items() if name in FIELDS}, own=own)

@@ -198,15 +198,17 @@ def test_the_mean_cosine_knows_how_much_each_client_counts(sizes):
     ("there", "turn"), [((5.0, 4.0), 1.0), ((3.0, 2.0), -1.0), ((3.0, 4.0), 0.0), ((4.0, 3.0), None)]
 )
 def test_a_turn_is_the_cosine_between_two_steps_in_a_row(there, turn):
-    """From (3, 2) to (4, 3), and on to there; whole numbers, such as counters, are no part of it."""
-    models = [Snapshot({"w": torch.tensor(each), "n": torch.tensor(7)}) for each in ((3.0, 2.0), (4.0, 3.0), there)]
-    assert turn_of(*models) == (None if turn is None else pytest.approx(turn))
-    assert turn_of(None, *models[1:]) is None
+    """From (3, 2) to (4, 3), and on to there; buffers, such as a BatchNorm's drifting variances, are no part of it."""
+    places = ((3.0, 2.0), (4.0, 3.0), there)
+    models = [Snapshot({"w": torch.tensor(each), "var": torch.tensor(9.0 * n)}) for n, each in enumerate(places)]
+    assert turn_of(*models, ["w"]) == (None if turn is None else pytest.approx(turn))
+    assert turn_of(None, *models[1:], ["w"]) is None
 
 
 def test_what_was_gained_is_not_known_where_the_first_loss_is_not():
     """A checkpoint of before it was kept: a loss of 0.3 in round 401 is not the first."""
-    late = ServerState(400, Snapshot(W), 0.3, {}, last_loss=0.3)
+    late = ServerState(400, Snapshot(W, accepted={0: 400}), 0.3, {}, last_loss=0.3)
     assert extremes(late, 0.299) == (None, None)
     assert extremes(ServerState(0, Snapshot(W), None, {}), 2.0) == (2.0, 2.0)
+    assert extremes(ServerState(1, Snapshot(W), None, {}), 2.0) == (2.0, 2.0)  # nobody counted in the first round
     assert extremes(ServerState(5, Snapshot(W), 1.0, {}, None, 1.0, 2.0, 0.9), 0.8) == (2.0, 0.8)

@@ -1,5 +1,6 @@
 """The command line as a person uses it: real processes, real signals."""
 
+import argparse
 import json
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ import pytest
 
 from fedaccord import config
 from fedaccord.cli import main
+from fedaccord.cli.options import from_anywhere, in_file
 from fedaccord.methods.registry import find
 from fedaccord.runtime.folder import read_settings
 
@@ -35,6 +37,17 @@ def test_run_writes_a_folder_and_json_lines(tmp_path, capsys):
     assert (tmp_path / "a" / "rounds.jsonl").read_text().count("\n") == 3
     again = run_json(capsys, "resume", tmp_path / "a")[2]
     assert again["params_sha256"] == summary["params_sha256"]
+
+
+def test_a_run_to_replay_is_found_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.toml").write_text('replay = "runs/b"\n')
+    assert in_file(argparse.Namespace(config=Path("c.toml")))["replay"] == str(tmp_path / "runs" / "b")
+    assert from_anywhere({"replay": "runs/a", "method": "FA"}) == {
+        "replay": str(tmp_path / "runs" / "a"),
+        "method": "FA",
+    }
+    assert from_anywhere({"replay": ""}) == {"replay": ""}
 
 
 def test_values_are_looked_for_in_set_and_options_then_config_then_task(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Every example of docs/extend.md, run as it stands there."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -156,3 +157,20 @@ def test_the_engine_of_the_page_gives_the_same_bits(written, monkeypatch):
         for engine in ("serial", "backwards")
     ]
     assert ends[0] == ends[1]
+
+
+def test_a_users_file_is_run_once_and_again_when_it_has_changed(tmp_path, capsys):
+    """It may print, and what it puts on the search path stays there."""
+    file = tmp_path / "told_once.py"
+    lines = ["import sys", "sys.path.insert(0, '/its/own')", "print('run')", "number = 3"]
+    file.write_text("\n".join(lines))
+    path = list(sys.path)
+    try:
+        assert [load_variable(file, "number", int, "a number") for _ in range(3)] == [3, 3, 3]
+        assert sys.path == ["/its/own", *path]
+    finally:
+        sys.path[:] = path
+    assert capsys.readouterr().out == "run\n"
+    file.write_text("number = 4")
+    os.utime(file, (1, 1))
+    assert load_variable(file, "number", int, "a number") == 4

@@ -160,3 +160,23 @@ def test_outputs_may_be_nested_and_named_and_hold_nothing():
     batches = [(Output(scores, (state, [state]), None), torch.tensor([0, 1, 0]))] * 2
     metric = Metric("mine", lambda output, targets: float((output.scores.argmax(1) == targets).double().mean()))
     assert metrics_on(batches, [metric]) == {"mine": pytest.approx(2 / 3)}
+
+
+class Answer(dict):
+    """A model's output as some libraries have it: a dict whose entries are attributes, too."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_a_dict_of_another_class_stays_one():
+    batches = [(Answer(logits=SCORES[rows]), CLASSES[rows]) for rows in (slice(0, 2), slice(2, 4))]
+    right = Metric("right", lambda output, targets: float((output.logits.argmax(1) == targets).float().mean()))
+    assert metrics_on(batches, [right]) == {"right": 0.75}
+
+
+def test_an_output_without_tensors_is_told():
+    output = namedtuple("Output", "scores")
+    batches = [(type("Output", (), {"scores": SCORES})(), CLASSES)] * 2
+    with pytest.raises(TaskError, match="the model gives an Output, in which no tensors can be found"):
+        metrics_on(batches, [METRICS["accuracy"]])
+    assert metrics_on([(output(SCORES), CLASSES)], [Metric("n", lambda o, t: len(o.scores))]) == {"n": 4.0}

@@ -1,6 +1,8 @@
 """What a newcomer gets wrong in the first hour is told in one line that says what to do."""
 
+import os
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from fedaccord.cli import main
 from fedaccord.cli.options import USUAL
 from fedaccord.config import table
 from fedaccord.core.errors import FedAccordError, FedAccordWarning, SettingsError
+from fedaccord.methods.adaptive import AdaptiveHyper
 from fedaccord.methods.registry import find
 from fedaccord.runtime.identity import params_sha256
 from fedaccord.tasks import find_task
@@ -248,10 +251,98 @@ def test_unscaled_clients_are_told_of_although_the_servers_set_is_scaled(capsys)
     clients, net = [(1e4 * X, Y), (1e4 * X, 1 - Y)], nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     with pytest.warns(FedAccordWarning, match=r"never counted|no round was kept") as told:
         federate(net, clients, (X, Y), rounds=2, engine="serial", method="FA", lr=1e3)
-    assert "no round was kept, so the model is the one that it began with; the inputs are too" in str(told[-1].message)
+    said = "no round was kept whole, so the model is the one that it began with, or close to it; the inputs are too"
+    assert said in str(told[-1].message)
     assert "the inputs are too large for the model as it starts" in capsys.readouterr().err
 
 
 def test_a_history_is_shown_in_a_line():
     history = federate(nn.Linear(4, 2), [(X, Y)], test=(X, Y), rounds=2, engine="serial")
     assert re.fullmatch(r"<History of FA\+RM\+AH: 2 rounds, 1 clients, accuracy [\d.]+, loss [\d.]+>", repr(history))
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"min_replies": 3}, "min_replies = 3, but only 2 clients train in a round"),
+        ({"method": AdaptiveHyper}, r"method: expected a name, .* not the class AdaptiveHyper; .*AdaptiveHyper\(\)"),
+        ({"method": None}, "method: expected a name, a Method or a Part, not None"),
+        ({"method": ["FA", "AH"]}, "method: expected a name, a Method or a Part, not a list of str, str"),
+        ({"start": [0.1, 20]}, "start: expected a text or a list of texts, not a list of float, int"),
+        ({"grid": "steps = 1, inf"}, "grid: steps has a value that is not finite"),
+        ({"grid": "steps = nan, 2"}, "grid: steps has a value that is not finite"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_is_told_in_one_line(given, complaint):
+    with pytest.raises(SettingsError, match=f"^[^\n]*{complaint}[^\n]*$"):
+        federate(nn.Linear(4, 2), [(X, Y)] * 2, **{"method": "FA+AH", "rounds": 1, **given})
+
+
+def test_lists_stand_for_texts():
+    settings = federate(
+        nn.Linear(4, 2), [(X, Y)] * 2, method="FA+AH", rounds=1, grid=["lr = 0.1, 0.2", "steps = 1, 2"],
+        start=["lr = 0.1", "steps = 2"],
+    ).settings  # fmt: skip
+    assert (settings.grid, settings.start) == ("lr = 0.1, 0.2; steps = 1, 2", "lr = 0.1, steps = 2")
+
+
+def test_a_folder_that_is_a_file_is_told(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(FedAccordError, match="file"):
+        federate(nn.Linear(4, 2), [(X, Y)] * 2, rounds=1, folder=tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("model", [nn.Flatten(), nn.Linear(4, 2).requires_grad_(False)], ids=["none", "frozen"])
+def test_a_model_with_nothing_to_train_is_told(model):
+    with pytest.raises(SettingsError, match="the model has nothing to train"):
+        federate(model, [(X, Y)] * 2, rounds=1)
+
+
+class Fussy(nn.Linear):
+    """A layer that asserts, as many do, what it was not written for."""
+
+    def forward(self, inputs):
+        assert not self.training or len(inputs) > 1, "more than one example, please"
+        return super().forward(inputs)
+
+
+def test_a_model_that_cannot_be_trained_on_one_example_is_told():
+    with pytest.raises(FedAccordError, match=r"client 1 has a single example .* more than one example, please"):
+        federate(Fussy(4, 2), [(X, Y), (X[:1], Y[:1])], rounds=1)
+
+
+def test_a_whole_number_stands_for_a_float_also_after_a_resume(tmp_path):
+    """On disk it is a float, so a run that began with 1 must be the one that has 1.0."""
+    ends = [
+        federate(nn.Linear(4, 2), [(X, Y)] * 2, method="FA", rounds=rounds, lr=lr, folder=tmp_path).settings
+        for rounds, lr in ((1, 1), (2, 1.0))
+    ]
+    assert [type(each.lr) for each in ends] == [float, float]
+    assert config.make({"clip_norm": 2})["clip_norm"] == 2.0
+    assert type(config.make({"clip_norm": 2})["clip_norm"]) is float
+
+
+def test_a_stop_is_told_to_who_called(tmp_path):
+    """A loop over seeds must not take what Ctrl-C left for a finished run."""
+
+    def loss(output, target):
+        os.kill(os.getpid(), signal.SIGINT)
+        return torch.nn.functional.cross_entropy(output, target)
+
+    with pytest.warns(FedAccordWarning, match="stopped after round 1 of 9"):
+        history = federate(nn.Linear(4, 2), [(X, Y)] * 2, method="FA", rounds=9, loss=late(loss), engine="serial")
+    assert history.stopped
+    assert len(history.rounds) == 1
+
+
+def late(loss):
+    """The loss, which is tried before the first round, where a signal would end the test."""
+    calls = []
+
+    def own(output, target):
+        calls.append(1)
+        return loss(output, target) if len(calls) == 6 else torch.nn.functional.cross_entropy(output, target)
+
+    return own

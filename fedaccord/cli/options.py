@@ -112,7 +112,7 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     if getattr(options, "paper", False):
         typed = {name: value for method in methods for name, value in config.printed(method).items()} | typed
     typed |= dict(config.parse_assignment(text, there) for text in getattr(options, "set", []))
-    return typed | ({"method": lasting(typed["method"])} if "method" in typed else {})
+    return from_anywhere(typed)
 
 
 def methods_of(options: argparse.Namespace) -> list[str]:
@@ -134,9 +134,7 @@ def given_or_in_file(options: argparse.Namespace) -> dict[str, Any]:
 def in_file(options: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of the --config file, if there is one; it is read once, since it may be standard input."""
     if getattr(options, "config", None) and not isinstance(options.config, dict):
-        options.config = config.read_toml(options.config)
-        if "method" in options.config:
-            options.config["method"] = lasting(options.config["method"])
+        options.config = from_anywhere(config.read_toml(options.config))
     return dict(getattr(options, "config", None) or {})
 
 
@@ -153,6 +151,12 @@ def settings_of(options: argparse.Namespace) -> tuple[Any, Settings]:
     settings = config.make(task.defaults(split), merged, {"task": lasting(name)})
     config.refuse_tuned(given(options), settings, find(settings.method))
     return task, settings
+
+
+def from_anywhere(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings in which the paths of the method and of a run to replay are absolute."""
+    paths = {"method": lasting, "replay": lambda path: str(Path(path).resolve())}
+    return settings | {name: absolute(settings[name]) for name, absolute in paths.items() if settings.get(name)}
 
 
 def lasting(name: str) -> str:

@@ -41,7 +41,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
     resume = commands.add_parser("resume", help="go on with a run", description="Go on from a run's last checkpoint.")
     resume.add_argument("run", type=Path, help="the run folder")
     resume.add_argument(
-        "--rounds", help="so many in all: a finished run goes on, with the bits of one that had them from the start"
+        "--rounds", help="so many in all: a finished run goes on, with the weights of one that had them from the start"
     )
     resume.add_argument("--patience", help="another patience (0: never stop early)")
     resume.add_argument(

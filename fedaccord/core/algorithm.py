@@ -1,7 +1,7 @@
 """The paper's Algorithm 1. The numbers at the right margin are its line numbers."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -61,6 +61,8 @@ class Aggregated(Protocol):
     def reported(self) -> Mapping[str, float]: ...
     @property
     def bytes_up(self) -> int: ...
+    @property
+    def weights(self) -> Collection[str]: ...
     @property
     def scaled(self) -> Callable[[float], Snapshot]: ...
 
@@ -244,7 +246,8 @@ def mean_metrics(accepted: Sequence[Accepted]) -> dict[str, float]:
 
 def extremes(state: ServerState, loss: float | None) -> tuple[float | None, float | None]:
     """Return the first and the smallest loss of the last model, this one included; None for both without a first."""
-    first = loss if state.round == 0 and state.first_loss is None else state.first_loss
+    unknown = state.first_loss is None and not state.model.accepted  # the model is still the first one
+    first = loss if unknown else state.first_loss
     known = [each for each in (state.best_loss, loss) if each is not None]
     return first, None if first is None else min(known, default=None)
 

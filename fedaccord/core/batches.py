@@ -1,6 +1,7 @@
 """Inputs, targets and outputs of any form: a tensor, or a tuple or dict of tensors whose first axis is the examples."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -34,11 +35,20 @@ def mapped(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, dict):
-        return {name: mapped(change, value) for name, value in batch.items()}
+        found = {name: mapped(change, value) for name, value in batch.items()}
+        return found if type(batch) is dict else renewed(batch, found)
     if not isinstance(batch, tuple | list):
         return batch
     parts = [mapped(change, value) for value in batch]
     return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)  # a named tuple keeps its names
+
+
+def renewed(form: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return a dict of the form's own class with these values, so that what a class adds to a dict goes on working."""
+    made = copy(form)
+    for name, value in values.items():
+        made[name] = value
+    return made
 
 
 def like(form: Batch, tensors: Sequence[Tensor]) -> Batch:

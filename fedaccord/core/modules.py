@@ -4,27 +4,27 @@ import importlib.util
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fedaccord.core.errors import FedAccordError, SettingsError, first_line
 
+RUN: dict[Path, tuple[int, ModuleType]] = {}
+"""The files that were run: when each was last changed by then, and its module."""
+
 
 def load_variable(path: Path, variable: str, kinds: type | tuple[type, ...], expected: str) -> Any:
-    """Run a Python file and return the value of a variable; raise SettingsError unless it is of one of these kinds."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
+    """Return the value of a variable of a Python file; raise SettingsError unless it is of one of these kinds.
+
+    The file is run once, and again only when it has changed.
+    """
+    if not path.is_file():
         raise SettingsError(f"{path}: there is no such Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
-    sys.path.insert(0, str(path.parent.resolve()))  # so that it finds its neighbours, as when it is run
-    try:
-        spec.loader.exec_module(module)
-    except FedAccordError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever a user's file raises
-        raise SettingsError(f"{place_of(error, path)}: {type(error).__name__}: {told_by(error)}") from error
-    finally:
-        sys.path.pop(0)
+    file, changed = path.resolve(), path.stat().st_mtime_ns
+    if RUN.get(file, (None,))[0] != changed:
+        RUN[file] = changed, run(path)
+    module = RUN[file][1]
+    sys.modules[path.stem] = module  # another file may have the same name
     found = getattr(module, variable, None)
     if not isinstance(found, kinds):
         right = [name for name, value in vars(module).items() if isinstance(value, kinds)]
@@ -32,6 +32,26 @@ def load_variable(path: Path, variable: str, kinds: type | tuple[type, ...], exp
         wrong = "is missing" if found is None else f"is {described(found)}, not {expected}"
         raise SettingsError(f"{path}: '{variable}' {wrong}{hint}")
     return found
+
+
+def run(path: Path) -> ModuleType:
+    """Run a Python file and return its module; raise SettingsError with the place if it fails."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise SettingsError(f"{path}: this is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    own = str(path.parent.resolve())
+    sys.path.insert(0, own)  # so that it finds its neighbours, as when it is run
+    try:
+        spec.loader.exec_module(module)
+    except FedAccordError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's file raises
+        raise SettingsError(f"{place_of(error, path)}: {type(error).__name__}: {told_by(error)}") from error
+    finally:
+        sys.path.remove(own)  # the first of that name; the file may have inserted others
+    return module
 
 
 def described(value: object) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedaccord.core.records import Accepted, Observation, Order, Packages, ServerState, Snapshot, finite, size_of
@@ -40,7 +40,7 @@ def observation(
         step_norm=finite(mean.step_norm),
         alignment=alignment,
         cosine=mean_cosine(alignment, [each.weight * each.entered for each in mean.accepted]),
-        turn=turn_of(state.previous, state.model, mean.model),
+        turn=turn_of(state.previous, state.model, mean.model, mean.weights),
         overlap=again / len(order.cohort),
         stretch=verdict.stretch,
         bytes=down * len(order.cohort) + mean.bytes_up,
@@ -87,14 +87,17 @@ def mean_cosine(alignment: float | None, weighted: Sequence[float]) -> float | N
     return None if alignment is None or same > 1 - 1e-9 else (alignment**2 - same) / (1 - same)
 
 
-def turn_of(before: Snapshot | None, here: Snapshot, there: Snapshot) -> float | None:
-    """Return the cosine between two consecutive steps; None if the model before both was not kept, or a step is 0."""
+def turn_of(before: Snapshot | None, here: Snapshot, there: Snapshot, weights: Collection[str]) -> float | None:
+    """Return the cosine between two consecutive steps; None if the model before both was not kept, or a step is 0.
+
+    Only the weights count: a BatchNorm's statistics drift their own way.
+    """
     if before is None:
         return None
-    products = []
+    products, trained = [], set(weights)
     for name, w in here.params.items():
-        if w.is_floating_point():
+        if name in trained:
             a, b = (step.double().flatten() for step in (w - before.params[name], there.params[name] - w))
             products.append((float(a @ b), float(a @ a), float(b @ b)))
-    along, first, second = map(math.fsum, zip(*products, strict=True))
+    along, first, second = (math.fsum(each[which] for each in products) for which in range(3))
     return finite(along / math.sqrt(first * second)) if first and second else None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedaccord.core.batches import Batch, count, leaves, mapped, plain, together
 from fedaccord.core.errors import MethodError, TaskError, first_line
+from fedaccord.core.modules import described
 
 Params = dict[str, Tensor]
 """Tensors by name: a model's state (parameters and persistent buffers), or one package of a method."""
@@ -54,7 +55,8 @@ class Hyper:
         return getattr(self, name) if name in OPTIMIZER else self.own.get(name, default)
 
     def but(self, values: Mapping[str, Any]) -> "Hyper":
-        """Return a copy with these values, whatever hyper-parameters they name."""
+        """Return a copy with these values, whatever hyper-parameters they name; a whole number stays one."""
+        values = {name: round(value) if type(self.get(name)) is int else value for name, value in values.items()}
         core = {name: value for name, value in values.items() if name in OPTIMIZER}
         own = {name: value for name, value in values.items() if name not in OPTIMIZER}
         return replace(self, **core, own={**self.own, **own})
@@ -65,6 +67,9 @@ class Hyper:
 
 
 OPTIMIZER = tuple(item.name for item in fields(Hyper) if item.name != "own")
+"""The optimizer's hyper-parameters."""
+WHOLE = tuple(item.name for item in fields(Hyper) if item.type is int)
+"""Those of them that are whole numbers."""
 
 
 class ClientData(Protocol):
@@ -154,6 +159,11 @@ def metrics_on(batches: Iterable[tuple[Any, Batch]], metrics: Sequence[Metric]) 
     target. If they are not, each metric is its mean over the batches, weighted by their examples.
     """
     pairs = [(plain(outputs), plain(targets)) for outputs, targets in batches]
+    if metrics and not leaves(pairs[0][0]):
+        raise TaskError(
+            f"metrics: the model gives {described(pairs[0][0])}, in which no tensors can be found; let it give "
+            "a tensor, or a tuple or dict of tensors"
+        )
     lengths = {tuple(leaf.shape[1:] for leaf in leaves(targets)) for _, targets in pairs}
     numbers = all(leaf.dtype == torch.int64 for leaf in leaves(pairs[0][1]))
     if len(lengths) == 1 or numbers:

@@ -53,6 +53,11 @@ class Setting:
         if self.check is not None and not self.check(value):
             raise SettingsError(f"{self.name} = {value!r}: expected {self.expected}")
 
+    def checked(self, value: Any) -> Any:
+        """Return a valid value in the setting's own type: a whole number given for a float becomes one, as on disk."""
+        self.validate(value)
+        return float(value) if self.kind is float and value is not None else value
+
     def parse(self, text: str) -> Any:
         """Return the value that a text on the command line stands for; raise SettingsError if it is none."""
         if self.kind is str:

@@ -33,13 +33,15 @@ def travel_of(model: nn.Module, travels: Travels = ALL) -> Travel:
     a BatchNorm's statistics are the client's own if its weights are.
     """
     state = model.state_dict(keep_vars=True)
+    if not any(value.requires_grad for value in state.values()):
+        raise SettingsError("the model has nothing to train: no parameter of it requires a gradient")
+    if travels == ALL:
+        return Travel(frozenset(state))
     changes = {name for name, value in state.items() if value.requires_grad}
     for place, module in model.named_modules():
         weights = list(module.parameters(recurse=False))
         if any(weight.requires_grad for weight in weights) or (not weights and isinstance(module, _NormBase)):
             changes |= {f"{place}.{name}" if place else name for name, _ in module.named_buffers(recurse=False)}
-    if travels == ALL:
-        return Travel(frozenset(state))
     if travels == TRAINABLE:
         names = changes & state.keys()
     elif travels == NO_NORM:

@@ -16,7 +16,7 @@ from fedaccord.core.errors import SettingsError, UpdateRefused
 from fedaccord.core.packages import check, check_finite, encode
 from fedaccord.core.records import OPTIMIZER, Hyper, Order, Params
 from fedaccord.core.settings import Setting
-from fedaccord.server.judge import FAR, HUGE, WHOLE, size
+from fedaccord.server.judge import FAR, HUGE, LARGEST_WHOLE, size
 from fedaccord.server.vectors import norm_of
 
 ROUNDS = 999_999
@@ -88,7 +88,7 @@ class Form:
         for name, value in params.items():
             if name in self.weights or value.dtype == torch.bool or not value.numel():
                 continue
-            bound = HUGE if value.is_floating_point() or value.is_complex() else WHOLE
+            bound = HUGE if value.is_floating_point() or value.is_complex() else LARGEST_WHOLE
             if size(value) > max(bound, 2 * size(self.own[name])):
                 raise UpdateRefused(f"{name} has a value of absurd size")
 

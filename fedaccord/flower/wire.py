@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedaccord.core.errors import UpdateRefused
 from fedaccord.core.files import parse_json
 from fedaccord.core.packages import decode, encode, flatten, unflatten
-from fedaccord.core.records import OPTIMIZER, ClientUpdate, Hyper, Order, Refusal
+from fedaccord.core.records import OPTIMIZER, WHOLE, ClientUpdate, Hyper, Order, Refusal
 
 VERSION = 4
 """The version of the message format; both ends must use the same."""
@@ -29,7 +29,6 @@ CLASSES = 10_000
 """For how many classes at most a node may say how many examples it has."""
 TEXT = 1 << 18
 """The largest size of hyper-parameters or metrics as JSON, in bytes."""
-WHOLE = ("steps", "batch_size")
 TENSORS = ("params", "down", "previous", "fixed_tensors")
 NUMBERS = ("version", "round", "since", "needed")
 WORDS = ("experiment", "hyper", "own_hyper", "fixed")
@@ -161,7 +160,7 @@ def read_hyper(text: str) -> Hyper:
             raise UpdateRefused(f"{name} = {value!r} is of the wrong type")
         if not math.isfinite(value):
             raise UpdateRefused(f"{name} = {value!r} is not a number to train with")
-    own = {name: value if value is None else float(value) for name, value in values.items() if name not in OPTIMIZER}
+    own = {name: value for name, value in values.items() if name not in OPTIMIZER}
     return Hyper(**{name: values[name] for name in OPTIMIZER}, own=own)
 
 

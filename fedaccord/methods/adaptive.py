@@ -91,11 +91,16 @@ class AdaptiveHyper(Part):
 
 def rounds_held(settings: Mapping[str, Any]) -> int:
     """Return for how many rounds a choice is held: `hold`, rounded up to whole passes if they are short, at most Z."""
-    one = 1 if settings["cohorts"] == "random" else pass_length(settings["clients"], settings["fraction"])
+    one = 1 if settings["cohorts"] == "random" else whole_pass(settings)
     held = one * math.ceil(settings["hold"] / one) if one <= LONGEST else int(settings["hold"])
     return min(held, int(settings["interval"]))
 
 
 def lap(settings: Mapping[str, Any]) -> int:
     """Return how many rounds are judged together: a pass over the clients, or LONGEST rounds of a longer one."""
-    return min(LONGEST, pass_length(settings["clients"], settings["fraction"]))
+    return min(LONGEST, whole_pass(settings))
+
+
+def whole_pass(settings: Mapping[str, Any]) -> int:
+    """Return how many rounds it takes until every client has trained; one that is alone trains in every round."""
+    return 1 if settings["alone"] else pass_length(settings["clients"], settings["fraction"])

@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 
 from fedaccord.core.errors import SettingsError
-from fedaccord.core.modules import load_variable
+from fedaccord.core.modules import described, load_variable
 from fedaccord.core.protocols import Method, Part
 
 LISTED = (
@@ -98,4 +98,7 @@ def as_method(given: "str | Method | Part") -> Method:
     """Return a name, a method or a single part as a method."""
     if isinstance(given, str):
         return find(given)
+    if not isinstance(given, Method | Part):
+        made = f"; an object of it: {given.__name__}()" if isinstance(given, type) and issubclass(given, Part) else ""
+        raise SettingsError(f"method: expected a name, a Method or a Part, not {described(given)}{made}")
     return Method(given.name, (given,)) if isinstance(given, Part) else given

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedaccord.core.errors import SettingsError
+from fedaccord.core.records import WHOLE
 from fedaccord.core.settings import Setting
-
-WHOLE = ("steps", "batch_size")
-"""Hyper-parameters that are whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,8 @@ def parse_axis(text: str) -> Axis:
                 raise SettingsError(f"grid: {name}: {found['count']} values, at most {LONGEST:,}")
             if log and not (low > 0 and high > 0):
                 raise SettingsError(f"grid: {name} is logarithmic, so its values must be positive")
-            values = np.geomspace(low, high, count) if log else np.linspace(low, high, count)
+            with np.errstate(invalid="ignore", over="ignore"):  # whatever is not finite is refused below
+                values = np.geomspace(low, high, count) if log else np.linspace(low, high, count)
         else:
             values = np.array([float(value) for value in rest.split(",")])
     except ValueError:
@@ -142,6 +141,8 @@ def parse_axis(text: str) -> Axis:
     if not sign:
         raise SettingsError(f"grid: '{text.strip()}': expected name = low..high/count, or name = value, value, ...")
     numbers = [float(f"{value:.6g}") for value in values.tolist()]
+    if not all(map(math.isfinite, numbers)):
+        raise SettingsError(f"grid: {name} has a value that is not finite")
     if name in WHOLE:
         numbers = [float(round(value)) for value in numbers]
     return Axis(name, tuple(numbers), log)

@@ -265,10 +265,13 @@ def experiment_for(
     `sizes`: how many examples each client trains on, as far as the server knows.
     """
     settings, model, validation = parts.settings, parts.model, parts.validation
+    size = cohort_size(clients, settings.fraction)
+    if settings.min_replies > size:
+        raise SettingsError(f"min_replies = {settings.min_replies}, but only {size} clients train in a round")
     device = next(model.parameters()).device
     travel = travel_of(model, travels_of(parts))
     # A liar raises the loss in every round, as clients do whose turn it is not: no round is mended or cut for that.
-    everyone = cohort_size(clients, settings.fraction) == clients and settings["robust"] == MEAN
+    everyone = size == clients and settings["robust"] == MEAN
     evaluator = tested = None
     watched = watched_metric(parts)
     if validation is not None:

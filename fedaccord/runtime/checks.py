@@ -137,7 +137,7 @@ def check_alone(
         return
     try:
         output_of(copy.deepcopy(model).train(), prepare(clone(clients[number][:1].to(device).inputs), None))
-    except ValueError as error:
+    except Exception as error:  # whatever a user's model raises
         has = f"client {number} has a single example to train on" if batch_size > 1 else "batch_size = 1"
         raise DataError(
             f"{has}, and the model cannot be trained on that: {first_line(error)}; more examples, or GroupNorm or "

@@ -95,7 +95,8 @@ def drive(
     waited = settings.patience if early else 0
     warnings = whole.sentences()
     if log is not None and not state.model.accepted:
-        warnings.append("; ".join(["no round was kept, so the model is the one that it began with", *setup.remarks]))
+        little = "no round was kept whole, so the model is the one that it began with, or close to it"
+        warnings.append("; ".join([little, *setup.remarks]))
     return Outcome(state, read_logs(folder) if folder else logs, stopped, about, warnings, waited, classes)
 
 

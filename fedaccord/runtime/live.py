@@ -147,7 +147,9 @@ class LiveView(View):
 
     def picture(self) -> Panel:
         settings, log = self.setup.settings, self.last
-        title = f"{settings.task}  {settings.method}  {settings.split}  C={settings.fraction:g}  seed {settings.seed}"
+        # names are a user's own and no markup, so they are shown as Text
+        words = settings.task, settings.method, settings.split, f"C={settings.fraction:g}", f"seed {settings.seed}"
+        title = Text("  ".join(words))
         if log is None:
             return Panel("the first round is under way ...", title=title, expand=False)
         losses = self.losses.values()
@@ -156,7 +158,7 @@ class LiveView(View):
             tested = self.tested[name].values()
             percent = name in self.percent
             line = sparkline(tested, 0.0, 1.0) if percent else sparkline(tested)
-            curves.add_row(f"test {name}", Text(line, "green"), shown(tested[-1], percent))
+            curves.add_row(Text(f"test {name}"), Text(line, "green"), shown(tested[-1], percent))
         curves.add_row("loss", Text(sparkline(losses), "yellow"), f"{losses[-1]:.3f}" if losses else "")
         pace = (time.monotonic() - self.began) / max(1, self.shown)
         left = pace * (settings.rounds - log.round)
@@ -166,7 +168,7 @@ class LiveView(View):
             f"round {log.round}/{settings.rounds}",
             ProgressBar(total=settings.rounds, completed=log.round, width=30),
             "done" if log.round == settings.rounds or early else f"{left:.0f} s left",
-            "  ".join(filter(None, (chosen(log), best_so_far(log)))),
+            Text("  ".join(filter(None, (chosen(log), best_so_far(log))))),
         )
         notes = [Text(log.guard, style="yellow")] if log.guard else []
         return Panel(Group(progress, curves, self.clients(log), *notes), title=title, expand=False)
@@ -186,7 +188,7 @@ class LiveView(View):
         for client in range(min(SHOWN_CLIENTS, total)):
             entry = log.clients.get(str(client))
             size = sizes.get(client, 0)
-            row: list[str | Text] = [str(client), self.holds(client), bar(size / most, f"{size:,}", "cyan")]
+            row = [Text(str(client)), Text(self.holds(client)), bar(size / most, f"{size:,}", "cyan")]
             if (gone := self.attendance.absent.get(client)) is not None:
                 table.add_row(*row, "", Text(f"not since round {gone.since}: {gone.why}"[:60], "red"))
             elif entry is None:

@@ -273,7 +273,7 @@ def trackers(folder: RunFolder, settings: Settings, metrics: Sequence[str]) -> l
     """Return the trackers that the settings ask for; `metrics`: the names of those that will be measured."""
     found: list[View] = [CsvTracker(folder, metrics)]
     if settings.tensorboard:
-        found.append(TensorBoardTracker(folder))
+        found.append(Fallible("tensorboard", lambda: TensorBoardTracker(folder)))
     if settings.mlflow:
         found.append(Fallible("mlflow", lambda: MlflowTracker(folder, settings.values())))
     if settings.wandb:

@@ -23,8 +23,8 @@ from fedaccord.server.sizes import Sizes
 from fedaccord.server.vectors import absorb, distance, norm_of, scale
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-"""The types that torch can average (FLOATS) or compare and sort (WHOLE), and check for absurd values."""
+INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+"""The types that torch can average (FLOATS) or compare and sort (INTEGERS), and check for absurd values."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Aggregate:
     model_norm: float = 0.0  # ||w_t||, of what is trained
     reported: Mapping[str, float] = field(default_factory=dict)  # the method's scalars, averaged
     bytes_up: int = 0  # the size of the accepted updates
+    weights: Collection[str] = ()  # the names of what makes up a step: floats that are no buffers
     scaled: Callable[[float], Snapshot] = field(kw_only=True)  # factor -> the next snapshot, its step times that
 
 
@@ -88,7 +89,9 @@ class ServerChain:
         weights = dict(model.named_parameters(remove_duplicate=False))
         self.buffers = there - weights.keys()
         self.weights = [name for name, value in weights.items() if name in there and value.is_floating_point()]
-        self.trained = [name for name in self.weights if weights[name].requires_grad]
+        first = {id(value): name for name, value in reversed(weights.items())}
+        self.tied = {name: first[id(weights[name])] for name in self.weights if first[id(weights[name])] != name}
+        self.trained = [name for name in self.weights if weights[name].requires_grad and name not in self.tied]
         self.equal = any(step.equal for _, step in self.steps)
         refuse_leaks(method, settings, self.up, self.buffers)
         self.judge = Judge(self.up, self.weights, self.buffers, clients, sizes)
@@ -151,10 +154,11 @@ class ServerChain:
             for name, (slot, _) in self.up.items():
                 absorb(sent.setdefault(name, {}), update.sent[name], by_size if slot.weighted else alike)
         if not accepted:
-            return Aggregate(before, accepted, refused, scaled=lambda factor: before)
+            return Aggregate(before, accepted, refused, weights=self.weights, scaled=lambda factor: before)
         params, count = {name: mean[name] for name in received}, len(accepted)
         for _, step in self.steps:
             params = step.settle(round, received, params, self.trained, count, count if cohort is None else len(cohort))
+        params |= {name: params[other].clone() for name, other in self.tied.items()}  # one tensor under several names
         step_norm = distance(received, params, self.weights)
         whole = 1.0 if total_examples is None else seen / total_examples
         scale(params, received, whole, self.buffers)
@@ -172,7 +176,7 @@ class ServerChain:
             reported |= step.spent(self.asked, round)
         up = (size_of(received) + sum(size_of(template) for _, template in self.up.values())) * len(accepted)
         own = norm_of([received[name] for name in self.trained])
-        return Aggregate(model, accepted, refused, step_norm, own, reported, up, scaled=scaled)
+        return Aggregate(model, accepted, refused, step_norm, own, reported, up, self.weights, scaled=scaled)
 
     def judged(
         self,
@@ -251,6 +255,6 @@ def refuse_odd_types(params: Params) -> None:
     for name, value in params.items():
         if value.is_complex():
             raise DataError(f"model: {name} has complex numbers, which are not averaged here; keep two real tensors")
-        if value.dtype not in (*FLOATS, *WHOLE):
+        if value.dtype not in (*FLOATS, *INTEGERS):
             kind = str(value.dtype).removeprefix("torch.")
             raise DataError(f"model: {name} is of type {kind}, which is not averaged here; keep it as float32 or int64")

@@ -9,7 +9,7 @@ import torch
 
 from fedaccord.core.algorithm import LAST, PLAUSIBLE, TRIES, Aggregated, Guard, Measure, Verdict
 from fedaccord.core.observing import relative_norm
-from fedaccord.core.records import ServerState, Snapshot
+from fedaccord.core.records import ServerState, Snapshot, finite
 from fedaccord.server.steps import towards
 from fedaccord.server.stretch import Length
 
@@ -109,7 +109,7 @@ def late_guard(rules: Rules = USUAL, length: Length | None = None) -> Guard:
         if rules.guards and state.previous is not None and (dead or (rules.tuned and doubled(state, before, loss))):
             share = 0.0 if dead and rules.follows else SHARES[1]
             params = towards(state.previous.params, state.model.params, share) if share else state.previous.params
-            told = f"taken back{' to a quarter of the step' if share else ''}: the loss {rise(before, loss)}"
+            told = f"taken back{' to a quarter of the step' if share else ''}: the loss {change(before, loss)}"
             reward = None if state.loss is None else share - CLIP
             return Verdict(replace(state.previous, params=params), None, state.last_loss, reward, False, told)
         reward = None if state.loss is None else gain(state, before, loss, rules.guards)
@@ -154,7 +154,7 @@ def mended(
     the model.
     """
     before = state.last_loss
-    what = f"the loss {rise(before, loss)}"
+    what = f"the loss {change(before, loss)}"
     for share in () if undo else SHARES:
         model = mean.scaled(share)
         now = measure(model, LAST).loss
@@ -228,13 +228,15 @@ def early(state: ServerState) -> bool:
     return state.gained < EARLY * abs(state.first_loss)
 
 
-def rise(before: float | None, loss: float | None) -> str:
-    finite = loss is not None and before is not None and math.isfinite(loss)
-    return f"rose from {before:.4g} to {loss:.4g}" if finite else "was not finite"
+def change(before: float | None, loss: float | None) -> str:
+    """Return in words what became of the loss; a dead model's may be a little lower than the one before."""
+    if loss is None or before is None or not math.isfinite(loss):
+        return "was not finite"
+    return f"{'rose' if loss > before else 'went'} from {before:.4g} to {loss:.4g}"
 
 
 def usable(loss: float | None) -> float | None:
-    return loss if loss is not None and math.isfinite(loss) else None
+    return None if loss is None else finite(loss)
 
 
 def gain(state: ServerState, before: float | None, loss: float | None, clipped: bool) -> float | None:

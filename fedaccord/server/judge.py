@@ -26,7 +26,7 @@ that each move by one. The longest of the 842,514 client steps in results/ had a
 blew up, or from a liar."""
 HUGE = 1e30
 """The largest statistic that a buffer may have: two of them still have a mean in float32."""
-WHOLE = 2**40
+LARGEST_WHOLE = 2**40
 """A counter that is larger is a lie, unless the server's own is at least half as large."""
 LOSS = 1e30
 """The largest loss or metric: not even the squared error of numbers as large as 10^14 is larger. One that is not finite
@@ -123,7 +123,7 @@ class Judge:
             value, own = params[name], received[name]
             if value.dtype == torch.bool or not value.numel():
                 continue
-            bound = HUGE if value.is_floating_point() else WHOLE
+            bound = HUGE if value.is_floating_point() else LARGEST_WHOLE
             if size(value) > max(bound, 2 * size(own)):
                 raise UpdateRefused(f"{name} has a value of absurd size")
 

@@ -5,9 +5,11 @@ import io
 import math
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -64,6 +66,16 @@ def round_log(round):
     loss, measured = values_of(round)
     clients = {str(client): {"examples": 5, "loss": 1.0, "update_norm": 0.1} for client in range(2)}
     return RoundLog(round, {"lr": 0.1}, [0, 1], [], loss, measured, None, {}, None, clients)
+
+
+def test_names_of_a_users_own_are_no_markup():
+    view = live_view(3)
+    view.setup.settings.task = "cats[/data]"
+    view.setup.counts, view.setup.classes = np.array([[0, 3], [2, 0]]), ("[unk]", "[bold]")
+    view.show(replace(round_log(1), metrics={"[red]": 0.5}))
+    view.live.console.print(view.picture())
+    shown = view.live.console.file.getvalue()
+    assert all(name in shown for name in ("cats[/data]", "only [unk]", "only [bold]", "test [red]"))
 
 
 @pytest.mark.parametrize("resumed", [0, 200])

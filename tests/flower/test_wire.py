@@ -15,6 +15,7 @@ from fedaccord.flower.wire import (
     client_record,
     identity_record,
     order_record,
+    read_hyper,
     read_identity,
     read_order,
     read_update,
@@ -90,3 +91,9 @@ def test_the_documentation_names_all_that_travels():
     assert told["up"] == update_record(everything).keys() | refusal_record("no").keys()
     said = re.search(r"^Once at the start .*$", page, re.M)[0]
     assert set(re.findall(r"`(\w+)`", said)) == identity_record(1, [3], 3).keys()
+
+
+def test_a_methods_own_whole_number_arrives_as_one():
+    hyper = read_hyper('{"lr": 0.1, "steps": 5, "batch_size": 8, "momentum": 0.0, "weight_decay": 0.0, '
+                       '"clip_gradient": 0.0, "depth": 3, "weight": 1.0, "open": null}')  # fmt: skip
+    assert [type(hyper[name]) for name in ("depth", "weight", "open")] == [int, float, type(None)]

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from helpers import hyper
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,3 +118,11 @@ def test_a_wrong_start_is_one_clear_line():
     for text, complaint in (("lr = 5", "outside the grid"), ("steps = 5", "not in the grid"), ("lr", "expected name")):
         with pytest.raises(SettingsError, match=complaint):
             grid.place(text)
+
+
+def test_a_methods_own_whole_number_stays_one():
+    """A grid's values are floats, but whoever writes range(hyper["depth"]) declared a whole number."""
+    first = hyper(depth=3, weight=1.0)
+    chosen = first.but(HyperGrid.parse("depth = 2, 4; weight = 1, 2; steps = 1, 5").choice((1, 1, 1)))
+    assert [chosen["depth"], chosen["weight"], chosen.steps] == [4, 2.0, 5]
+    assert [type(chosen[name]) for name in ("depth", "weight", "steps")] == [int, float, int]

@@ -325,9 +325,10 @@ def test_a_choice_that_is_held_earns_what_all_its_rounds_earned_together():
     ({"fraction": 0.1, "hold": 7}, 7),  # a pass of ten rounds is too long to be waited for
     ({"hold": 50, "interval": 5}, 5),
     ({"hold": 50, "interval": 5, "cohorts": "random"}, 5),
+    ({"clients": 20, "fraction": 0.35, "alone": "0"}, 4),  # one client, which trains in every round
 ])  # fmt: skip
 def test_a_choice_is_held_for_whole_passes_and_never_longer_than_z(changes, rounds):
-    usual = {"clients": 10, "fraction": 1.0, "cohorts": "passes", "hold": 4, "interval": 10}
+    usual = {"clients": 10, "fraction": 1.0, "cohorts": "passes", "alone": "", "hold": 4, "interval": 10}
     assert rounds_held({**usual, **changes}) == rounds
 
 

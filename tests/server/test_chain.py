@@ -12,7 +12,7 @@ from torch import nn
 from fedaccord.core.errors import DataError
 from fedaccord.core.protocols import SCALAR, Part, ServerStep, Slot, Slots
 from fedaccord.core.records import ClientUpdate
-from fedaccord.server.chain import FLOATS, WHOLE, Taken
+from fedaccord.server.chain import FLOATS, INTEGERS, Taken
 from fedaccord.server.sizes import MAX_EXAMPLES
 
 RECEIVED = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3), "mask": torch.tensor([True, False])}
@@ -183,7 +183,7 @@ def test_types_that_torch_cannot_judge_are_told_of_before_the_first_round(dtype)
         server_chain(module_with({"w": torch.ones(2), "b": torch.ones(2).to(dtype)}, buffers={"b"}))
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, *WHOLE])
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
 @pytest.mark.parametrize("rule", ["mean", "clip", "trimmed", "median"])
 def test_any_other_type_of_buffer_is_averaged_by_every_rule(dtype, rule):
     start = {"w": torch.ones(2), "b": torch.tensor([0, 1]).to(dtype), "none": torch.zeros(0, dtype=dtype)}
@@ -247,3 +247,15 @@ def test_a_slot_that_a_rule_does_not_join_stays_each_clients_own():
     assert [each.update.params["w"].tolist() for each in held] == [[1.0, 1.0], [1.0, 1.0]]
     assert [float(each.update.sent["Muted.size"]["value"]) for each in held] == [0.0, 1.0]
     assert [each.moved for each in held] == [None, None]  # another dict of the same tensors is no other step
+
+
+def test_noise_leaves_tied_weights_tied():
+    """One tensor under two names has one noise, or a client's own copy of it would be another than the server's."""
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    model[1].weight = model[0].weight
+    chain = server_chain(model, clip_norm=1.0, dp_noise=1.0)
+    before = chain.start({name: value.detach().clone() for name, value in model.state_dict().items()})
+    reply = ClientUpdate(0, {name: value + 0.01 for name, value in before.params.items()}, 10, 0.5)
+    after = chain.aggregate(1, before, [reply], hyper(server_lr=1.0)).model.params
+    assert torch.equal(after["0.weight"], after["1.weight"])
+    assert not torch.equal(after["0.weight"], reply.params["0.weight"])

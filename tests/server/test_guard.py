@@ -220,3 +220,10 @@ def test_liars_cannot_move_a_robust_reward_out_of_the_honest_range():
             worst = -1.0 if low <= 2 * before < high else min(ends)
             assert worst - 1e-12 <= reward <= max(ends) + 1e-12
             before = loss  # the next round starts from what was believed
+
+
+def test_no_loss_is_said_to_have_risen_that_fell():
+    """A dead model's loss may be a little lower than the one before, which was bad already."""
+    worse = replace(LEARNED, last_loss=2.31)
+    verdict = judge(worse, NEW, Measured(2.29), 3, guards=True, follows=True, trained=2.3)
+    assert verdict.guard == "taken back: the loss went from 2.31 to 2.29"
