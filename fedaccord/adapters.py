@@ -62,7 +62,9 @@ def adapt(model: nn.Module, rank: int = 8, layers: str = "*", scale: float = 1.0
     made: dict[int, Adapted] = {}  # a layer that is used in two places stays one layer
     for name in chosen:
         layer = dense[name]
-        put(model, name, made.setdefault(id(layer), Adapted(layer, rank, scale)))
+        if id(layer) not in made:
+            made[id(layer)] = Adapted(layer, rank, scale)
+        put(model, name, made[id(layer)])
     return model
 
 
@@ -71,7 +73,9 @@ def merge(model: nn.Module) -> nn.Module:
     found = [(n, each) for n, each in model.named_modules(remove_duplicate=False) if isinstance(each, Adapted)]
     made: dict[int, nn.Linear] = {}
     for name, layer in found:
-        put(model, name, made.setdefault(id(layer), layer.merged()))
+        if id(layer) not in made:
+            made[id(layer)] = layer.merged()
+        put(model, name, made[id(layer)])
     return model
 
 

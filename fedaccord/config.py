@@ -128,7 +128,7 @@ class Settings:
     )  # fmt: skip
     readers: int = at_least(
         0, 0, "Processes that read a client's Dataset ahead while it trains (0: none). If it draws at random, it draws "
-        "otherwise there.", role=OPERATION,
+        "otherwise there.", role=NUMERICS,
     )  # fmt: skip
     batch_size: int = at_least(1, 64, "Examples in a mini-batch; a client with fewer uses all it has.")
     travels: str = setting(

@@ -9,17 +9,19 @@ Anything else: outputs and targets of one shape.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedaccord.core.batches import IGNORED, Batch
 from fedaccord.core.errors import SettingsError
+from fedaccord.core.modules import described
 from fedaccord.core.records import LossFunction, Metric
 
 Measure = Callable[[object, Batch], float]
-Metrics = str | Sequence[str | Metric] | Mapping[str, Measure | Metric | str] | Measure
-"""The forms in which metrics may be given: names (with commas, or in a list), functions by name, or one function."""
+Metrics = str | Metric | Measure | Sequence[str | Metric | Measure] | Mapping[str, Measure | Metric | str]
+"""The forms in which metrics may be given: names (with commas), Metrics or functions, one or several, or by name."""
 DIRECTIONS = ("higher", "lower")
 TAKEN = ("round", "loss", "reward", "clients", "refused", "guard", "step_norm")
 """Names that no metric may have: a round's log uses them for other figures."""
@@ -155,11 +157,10 @@ def metrics_of(
         found = [METRICS["accuracy"]] if loss is None else [loss_as_metric(loss)]
     elif isinstance(given, Mapping):
         found = [as_metric(name, each) for name, each in given.items()]
-    elif callable(given):
-        found = [as_metric(getattr(given, "__name__", "metric"), given)]
     else:
-        names = [name.strip() for name in given.split(",")] if isinstance(given, str) else given
-        found = [each if isinstance(each, Metric) else named(each, known) for each in names if each]
+        several = given if isinstance(given, tuple | list) else [given]
+        asked = given.split(",") if isinstance(given, str) else several
+        found = [single(each, known) for each in asked if each != ""]
     if not found:
         raise SettingsError("metrics: none is named")
     if taken := [metric.name for metric in found if metric.name in TAKEN]:
@@ -172,6 +173,17 @@ def metrics_of(
         there = ", ".join(metric.name for metric in found)
         raise SettingsError(f"better = {better}: is none of the metrics that are measured: {there}")
     return tuple(sorted(found, key=lambda metric: metric.name != better))
+
+
+def single(given: Any, known: Sequence[Metric]) -> Metric:
+    """Return a metric that was given by itself: a Metric, a name, or a function, which has a name of its own."""
+    if isinstance(given, Metric):
+        return given
+    if isinstance(given, str):
+        return named(given.strip(), known)
+    if not callable(given):
+        raise SettingsError(f"metrics: expected names, functions or Metrics, not {described(given)}")
+    return as_metric(getattr(given, "__name__", "metric"), given)
 
 
 def named(name: str, known: Sequence[Metric] = ()) -> Metric:

@@ -1,6 +1,7 @@
 """Tasks, each with its data, split, model and baseline schedule: defined once, run on every engine; and the presets."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -233,13 +234,12 @@ def find_task(name: str, image_size: int = 0) -> Task:
 
 
 def from_data(name: str, load: Callable[[], DataSet]) -> Task:
-    """Build a task from data alone, with the data's own mean and deviation and a network that suits its shape."""
+    """Build a task from data alone, with a network that suits its shape; pixels are scaled by their own mean."""
     data = load()
     inputs = data.train.inputs
     prepare: Prepare = as_stored
     if inputs.dtype == torch.uint8 and inputs.dim() == 4:
-        values = inputs.transpose(0, 1).flatten(1).double() / 255
-        prepare = Pixels(tuple(values.mean(1).tolist()), tuple((values.std(1) + 1e-6).tolist()))
+        prepare = Pixels(*spread(inputs))
     classes = len(data.classes)
 
     def model() -> nn.Module:
@@ -251,3 +251,18 @@ def from_data(name: str, load: Callable[[], DataSet]) -> Task:
     if inputs.dtype == torch.uint8 and inputs.dim() != 4:
         raise SettingsError(f"{name}: uint8 inputs must be pictures (examples, channels, height, width); give floats")
     return Task(name, lambda: data, model, prepare, {"validation_per_class": 10})
+
+
+def spread(pixels: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and deviation of uint8 pictures by channel, scaled to 1, without a copy of them in floats."""
+    value = torch.arange(256, dtype=torch.float64) / 255
+    found = []
+    for number in range(pixels.shape[1]):
+        counts = torch.zeros(256, dtype=torch.float64)
+        for some in pixels[:, number].split(1000):
+            counts += torch.bincount(some.flatten(), minlength=256)
+        mean = float(counts @ value / counts.sum())
+        square = float(counts @ (value - mean) ** 2 / max(1, float(counts.sum()) - 1))
+        found.append((mean, math.sqrt(square) + 1e-6))
+    means, deviations = zip(*found, strict=True)
+    return means, deviations

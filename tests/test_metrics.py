@@ -180,3 +180,18 @@ def test_an_output_without_tensors_is_told():
     with pytest.raises(TaskError, match="the model gives an Output, in which no tensors can be found"):
         metrics_on(batches, [METRICS["accuracy"]])
     assert metrics_on([(output(SCORES), CLASSES)], [Metric("n", lambda o, t: len(o.scores))]) == {"n": 4.0}
+
+
+def right(output, targets):
+    return float((output.argmax(1) == targets).float().mean())
+
+
+@pytest.mark.parametrize("given", [right, [right], [Metric("right", right)], Metric("right", right), {"right": right}])
+def test_a_metric_of_ones_own_may_be_given_in_any_form(given):
+    assert [metric.name for metric in metrics_of(given, None)] == ["right"]
+    assert metrics_of(given, None)[0].of(SCORES, CLASSES) == 0.75
+
+
+def test_what_is_no_metric_is_told():
+    with pytest.raises(SettingsError, match="metrics: expected names, functions or Metrics, not an int"):
+        metrics_of([3], None)

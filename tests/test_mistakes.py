@@ -10,14 +10,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedaccord import config, federate
+from fedaccord import DataSet, Task, config, federate
 from fedaccord.cli import main
 from fedaccord.cli.options import USUAL
 from fedaccord.config import table
-from fedaccord.core.errors import FedAccordError, FedAccordWarning, SettingsError
+from fedaccord.core.errors import DataError, FedAccordError, FedAccordWarning, SettingsError
 from fedaccord.methods.adaptive import AdaptiveHyper
 from fedaccord.methods.registry import find
 from fedaccord.runtime.identity import params_sha256
+from fedaccord.runtime.parts import parts_of
 from fedaccord.tasks import find_task
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
@@ -52,11 +53,46 @@ class Items:
         (DataLoader(TensorDataset(X, Y)), "got a DataLoader; give its Dataset, loader.dataset"),
         ({"x": X, "y": Y}, "got a dict, expected a pair"),
         ([(x, y) for x, y in zip(X, Y, strict=True)], "got a list of tuple.*20 in all; .* must be a Dataset"),
+        ([(x, y) for x, y in zip(X[:2], Y[:2], strict=True)], "got a single number; .* must be stacked"),
+        ((X, 1), "got a single number; .* must be stacked"),
     ],
 )
 def test_data_of_another_form_is_told_in_one_line(client, complaint):
     with pytest.raises(FedAccordError, match=f"^[^\n]*{complaint}[^\n]*$"):
         federate(nn.Linear(4, 2), [client, client], rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (DataSet((X, Y + 1), (X, Y), ("a", "b")), "training data: targets go from 1 to 2, but the 2 classes"),
+        (DataSet((X, Y), (X, Y + 1), ("a", "b")), "test data: targets go from 1 to 2, but the 2 classes"),
+        (DataSet((X, Y[:, None]), (X, Y), ("a", "b")), r"must be one class number each, not shape \(20, 1\)"),
+        (DataSet((X, Y), (X, Y), 2), "DataSet.classes: expected the names of the classes, .* not an int"),
+        (DataSet((X, Y), (X, Y), ("a", "b"), np.arange(5)), r"DataSet.owner must say of each of the 20 .* \(5,\)"),
+    ],
+)
+def test_a_data_set_that_contradicts_itself_is_told_in_one_line(given, complaint):
+    task = Task("mine", lambda: given, lambda: nn.Linear(4, 2), settings={"split": "iid", "clients": 2})
+    with pytest.raises(DataError, match=f"^[^\n]*{complaint}[^\n]*$"):
+        parts_of(task, config.make(task.settings))
+
+
+def test_whose_examples_they_are_may_be_a_list():
+    given = DataSet((X, Y), (X, Y), ["a", "b"], [0] * 10 + [1] * 10)
+    task = Task("mine", lambda: given, lambda: nn.Linear(4, 2), settings={"split": "natural", "clients": 2})
+    made = parts_of(task, config.make(task.settings, {"validation_per_class": 1}))
+    assert made.classes == ("a", "b")
+    assert sum(map(len, made.clients)) == 18
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read any folder")
+def test_a_folder_that_may_not_be_read_is_told(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "cat").chmod(0)
+    with pytest.raises(DataError, match="cat: cannot be read"):
+        find_task(str(tmp_path))
 
 
 @pytest.mark.parametrize("clients", [(X, Y), TensorDataset(X, Y), None, {"a": (X, Y)}])

@@ -27,7 +27,7 @@ ALLOWED = {
     ("engines/pool.py", "pickle"),  # would an exception survive a pipe? dumps only
     *(("data/sources.py", name) for name in ("http.client", "urllib.request", "urllib.error")),  # data fetch
     ("flower/adapter.py", "httpx"),  # its exceptions, which Flower lets through
-    ("engines/ray.py", "socket"),  # knocks at the cluster that --address names
+    ("engines/ray.py", "socket"),  # looks for the cluster that --address names
     ("flower/superlink.py", "socket"), ("flower/local.py", "socket"),  # a free port, and whether it answers
     ("flower/expiry.py", "ssl"),  # looks at the certificate of the SuperLink that is named
     ("report/watch.py", "http.server"), ("runtime/monitor.py", "http.server"),  # answer on loopback

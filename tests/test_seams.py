@@ -31,7 +31,7 @@ def model():
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["at.round", "at.client", "float(at.down['scale']['value'])"])
 def test_a_term_with_a_number_of_its_round_or_client_is_not_stacked(tmp_path, capsys, what):
-    """The traced graph would keep the first round's number for ever."""
+    """The traced graph would keep the first round's number for ever; a part that says otherwise is found out."""
     (tmp_path / "numbered.py").write_text(NUMBERED.replace("NUMBER", what))
 
     def run(engine):
@@ -48,6 +48,8 @@ from fedaccord import ClientPart, Part, ServerStep, Slot, Slots, Work
 
 
 class Numbered(ClientPart):
+    stacks = True  # which is not so
+
     def begin(self, at):
         number = NUMBER
         work = Work()
@@ -98,7 +100,10 @@ class LeakyMethod(Part):
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
-        (lambda w: {"mean": {**w, "data": torch.ones(8, 4)}}, "'Leaky.mean': names differ from what it declares"),
+        (
+            lambda w: {"mean": {**w, "data": torch.ones(8, 4)}},
+            "'Leaky.mean': names differ from those of the declared",
+        ),
         (lambda w: {"mean": {n: v[:1] for n, v in w.items()}}, "'Leaky.mean': weight has shape"),
         (lambda w: {"mean": {n: v.double() for n, v in w.items()}}, "'Leaky.mean': weight has type"),
         (lambda w: {"mean": w, "more": w}, "'Leaky.more', which it did not declare"),

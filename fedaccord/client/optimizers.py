@@ -58,7 +58,7 @@ class ClientOptimizer:
         make: Any = self.make or torch.optim.SGD
         weights: list[Any] = [*own, *beside]
         more: dict[str, Any] = {}
-        if inspect.isclass(make) and "weight_decay" in inspect.signature(make).parameters:
+        if takes_decay(make):
             more = {"weight_decay": hyper.weight_decay} if hyper.weight_decay else {}  # otherwise the optimizer's own
             weights = [{"params": list(own)}, {"params": list(beside), "weight_decay": 0.0}][: 2 if beside else 1]
         if self.make is None:
@@ -230,11 +230,16 @@ def by_name(name: str) -> MakeOptimizer | None:
     return known[name]
 
 
+def takes_decay(make: MakeOptimizer) -> bool:
+    """Return whether the optimizer's weight decay is that of the settings."""
+    return inspect.isclass(make) and "weight_decay" in inspect.signature(make).parameters
+
+
 def check_settings(make: MakeOptimizer | None, momentum: float, nesterov: bool, decay: float) -> None:
     """Raise SettingsError for a setting that would have no effect."""
     if nesterov and not momentum:
         raise SettingsError("nesterov = true: there is no momentum; set momentum too")
     if make is not None and (momentum or nesterov):
         raise SettingsError("momentum and nesterov are SGD's; give another optimizer its own as a function")
-    if make is not None and not inspect.isclass(make) and decay:
-        raise SettingsError("weight_decay: an optimizer that is given as a function has its own")
+    if make is not None and decay and not takes_decay(make):
+        raise SettingsError("weight_decay: this optimizer takes none; one that is given as a function has its own")

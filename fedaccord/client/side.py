@@ -25,6 +25,7 @@ from fedaccord.core.protocols import (
     Work,
 )
 from fedaccord.core.records import ClientData, Hyper, Objective, Order, Packages, Params
+from fedaccord.core.seeds import global_seed
 
 
 class ClientSide:
@@ -61,10 +62,13 @@ class ClientSide:
     ) -> "ClientRound":
         """Begin one client's round; `model` holds the received parameters already."""
         works = []
-        for part, made in self.parts:
-            down, mine = part.own(order.down), part.own(kept)
-            works.append(made.begin(Beginning(model, order.params, hyper, down, mine, order.round, client, seed, data)))
-        return ClientRound(self, objective, model, order, client, hyper, kept, works)
+        with global_seed(seed, "begin", order.round, client):
+            for part, made in self.parts:
+                at = Beginning(
+                    model, order.params, hyper, part.own(order.down), part.own(kept), order.round, client, seed, data
+                )
+                works.append(made.begin(at))
+        return ClientRound(self, objective, model, order, client, hyper, kept, works, seed)
 
     def corrections(
         self,
@@ -137,9 +141,10 @@ class ClientRound:
         hyper: Hyper,
         kept: Packages,
         works: Sequence[Work],
+        seed: int,
     ):
         self.side, self.objective, self.model, self.order = side, objective, model, order
-        self.client, self.hyper, self.kept, self.works = client, hyper, kept, works
+        self.client, self.hyper, self.kept, self.works, self.seed = client, hyper, kept, works, seed
         self.trained = [module for work in works for module in work.trained]
         self.shared = [module for work in works for module in work.shared]
         self.own = [module for work in works for module in work.own]
@@ -177,12 +182,13 @@ class ClientRound:
         held = self.side.held(self.kept)
         hyper = self.order.hyper_of(self.client)
         hyper = hyper if steps is None else hyper.but({"steps": steps})
-        for (part, made), work in zip(self.side.parts, self.works, strict=True):
-            down, mine = part.own(self.order.down), part.own(held)
-            memory = {} if corrections is None else corrections.memory(made)
-            out = made.finish(End(self.order.params, params, hyper, down, mine, memory, place), work)
-            sent |= part.named(out.sent)
-            kept |= part.named(out.kept)
+        with global_seed(self.seed, "finish", self.order.round, self.client):
+            for (part, made), work in zip(self.side.parts, self.works, strict=True):
+                down, mine = part.own(self.order.down), part.own(held)
+                memory = {} if corrections is None else corrections.memory(made)
+                out = made.finish(End(self.order.params, params, hyper, down, mine, memory, place), work)
+                sent |= part.named(out.sent)
+                kept |= part.named(out.kept)
         declared(sent, self.side.up, "sends up")
         declared(kept, self.side.kept, "keeps")
         sound = all(bool(value.isfinite().all()) for value in flatten(kept).values())
@@ -196,6 +202,6 @@ def declared(packages: Packages, templates: Mapping[str, Params], does: str) -> 
         raise MethodError(f"the method {does} {slot!r}, {what}")
     for slot, params in packages.items():
         try:
-            check(params, templates[slot], "what it declares")
+            check(params, templates[slot], "the declared slot")
         except UpdateRefused as error:
             raise MethodError(f"the method {does} {slot!r}: {error}") from None

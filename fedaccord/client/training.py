@@ -54,6 +54,7 @@ class Site:
     still: tuple[str, ...] = ()  # modules that are not to be changed, not even their statistics
     tests: Sequence[ClientData] = ()  # what each client keeps to measure the metrics on; empty: none does
     metrics: Sequence[Metric] = ()
+    beside: Params = field(default_factory=dict)  # first values of the buffers that are not in the model's state
     threads: int = 1  # torch's, wherever the clients are trained: another number may give other last bits
 
     @property
@@ -65,7 +66,17 @@ class Site:
         """Return what a client puts into the model: what travelled, and its own part as it kept it, or as it starts."""
         return {**self.stays, **kept.get(HOME, {}), **params} if self.stays else params
 
-    def set_going(self, model: nn.Module) -> None:
+    def load(self, model: nn.Module, params: Params, kept: Packages) -> None:
+        """Put a client's model into the workspace, which another client may have used before.
+
+        Buffers that are no part of the model's state begin as they were, since nothing else would reset them.
+        """
+        load_params(model, self.whole(params, kept))
+        for name, value in self.beside.items():
+            place, _, own = name.rpartition(".")
+            setattr(model.get_submodule(place), own, value.clone())
+
+    def train_mode(self, model: nn.Module) -> None:
         """Put the model into training mode, except for the modules whose buffers must not change."""
         model.train()
         for name in self.still:
@@ -128,16 +139,18 @@ def one_round(site: Site, model: nn.Module, order: Order, client: int, kept: Pac
     """Run one client's round, like `train`, but without adding the client and the round to an error."""
     end = None if order.seconds is None else time.monotonic() + order.seconds
     data, hyper = site.clients[client], order.hyper_of(client)
+    if (device := next(model.parameters()).device).type != "cpu":  # what was kept on disk is read to the CPU
+        kept = {slot: {name: value.to(device) for name, value in params.items()} for slot, params in kept.items()}
     reports = (*reported(site, model, order, client, kept), tested(site, model, order, client, kept))
-    load_params(model, site.whole(order.params, kept))  #                                                      7
-    site.set_going(model)
+    site.load(model, order.params, kept)  #                                                                   7
+    site.train_mode(model)
     work = site.method.begin(site.objective, model, order, hyper, client, site.seed, kept, data)
     own, home = site.trained(model)
     beside = [weight for part in work.trained for weight in trained_weights(part).values()]
     received = [order.params[name] for name in own]
     corrections = site.method.corrections(list(own), hyper, received, order.down, site.method.held(kept))
     descend = site.optimizer.begin([*own.values(), *home.values()], beside, hyper, corrections, kept)
-    total = torch.zeros((), device=next(model.parameters()).device)
+    total = torch.zeros((), device=device)
     augment = generator(site.seed, "augment", order.round, client)
     done = 0
     batches = data.batches(minibatches(site, order, client), generator(site.seed, "reading", order.round, client))
@@ -197,8 +210,9 @@ def reported(
     some = data[torch.randperm(len(data), generator=draw)[:REPORT_EXAMPLES]]
     for number, params in enumerate((order.params, order.previous)):
         if params is not None:
-            load_params(model, site.whole(params, kept))
-            output = output_of(model.eval(), site.prepare(clone(some.inputs), None))
+            site.load(model, params, kept)
+            with global_seed(site.seed, "report", order.round, client):
+                output = output_of(model.eval(), site.prepare(clone(some.inputs), None))
             losses[number] = float(site.measure(output, some.targets))
     return losses[0], losses[1]
 
@@ -208,12 +222,13 @@ def tested(site: Site, model: nn.Module, order: Order, client: int, kept: Packag
     """Return the metrics of w_t, with the client's own part of the model if it has one, on its examples for tests."""
     if not order.report_metrics or not site.tests or not len(site.tests[client]):
         return {}
-    load_params(model, site.whole(order.params, kept))
+    site.load(model, order.params, kept)
     model.eval()
     batches = []
-    for first in range(0, len(site.tests[client]), TEST_BATCH):
-        some = site.tests[client][first : first + TEST_BATCH]
-        batches.append((output_of(model, site.prepare(clone(some.inputs), None)), some.targets))
+    with global_seed(site.seed, "test", order.round, client):
+        for first in range(0, len(site.tests[client]), TEST_BATCH):
+            some = site.tests[client][first : first + TEST_BATCH]
+            batches.append((output_of(model, site.prepare(clone(some.inputs), None)), some.targets))
     return metrics_on(batches, site.metrics)
 
 

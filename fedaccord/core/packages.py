@@ -77,7 +77,7 @@ def check(params: Mapping[str, Tensor], declared: Mapping[str, Tensor], whose: s
     """Raise UpdateRefused unless these are tensors of the declared names, shapes and types."""
     if params.keys() != declared.keys():
         odd = sorted(params.keys() ^ declared.keys())[0]
-        raise UpdateRefused(f"names differ from {whose}'s, first at {odd!r}")
+        raise UpdateRefused(f"names differ from those of {whose}, first at {odd!r}")
     for name, value in params.items():
         want = declared[name]
         if value.shape != want.shape:

@@ -152,6 +152,8 @@ class Work:
 
 
 NOTHING, THE_WEIGHTS, THE_GRADIENTS = "", "weights", "gradients"
+CROSS_ENTROPY = "the clients' cross-entropy"
+"""What a part may replace (`Part.replaces`); then the task must not bring a loss of its own."""
 
 
 class ClientPart:
@@ -159,6 +161,10 @@ class ClientPart:
 
     looks_back = False
     """Whether `correct` needs `Step.turn`, for which every mini-batch is run twice."""
+    stacks = False
+    """Whether a stack of clients may be trained at once: `correct` allows for the leading axis, and the term that
+    `begin` returns is the same function in every round and for every client, of its inputs and of the modules that its
+    Work lists."""
 
     def corrects(self, hyper: Hyper) -> str:
         """Return what `correct` changes, given these values: NOTHING, THE_WEIGHTS, or THE_GRADIENTS (and weights)."""

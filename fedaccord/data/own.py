@@ -65,7 +65,7 @@ def from_npz(stream: BinaryIO, path: Path) -> DataSet:
         x_test = as_inputs(arrays["x_test"], path)
         if (x_test.shape[1:], x_test.dtype) != (x.shape[1:], x.dtype):
             raise DataError(
-                f"{path}: x_test is {x_test.dtype} of {x_test.shape[1:]} an example, x {x.dtype} of {x.shape[1:]}"
+                f"{path}: x_test is {x_test.dtype} of {x_test.shape[1:]} per example, x {x.dtype} of {x.shape[1:]}"
             )
         test = examples(x_test, as_labels(arrays["y_test"], path), len(names), str(path))
         return DataSet(everything, test, names, owner)
@@ -90,16 +90,24 @@ def load_folder(path: Path, size: int = 0) -> DataSet:
 
 
 def pictures_in(path: Path) -> tuple[list[tuple[Path, int]], tuple[str, ...]]:
-    folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    folders = [entry for entry in entries(path) if entry.is_dir() and not entry.name.startswith(".")]
     if len(folders) < 2:
         raise DataError(f"{path}: expected one folder of pictures for each class, found {len(folders)} folders")
     files = []
     for number, folder in enumerate(folders):
-        found = sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES and not file.is_fifo())
+        found = [file for file in entries(folder) if file.suffix.lower() in PICTURES and not file.is_fifo()]
         if not found:
             raise DataError(f"{folder}: no pictures ({', '.join(sorted(PICTURES))})")
         files += [(file, number) for file in found]
     return files, tuple(folder.name for folder in folders)
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return what is in a folder, in order; raise DataError if it cannot be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}") from None
 
 
 def decode(files: list[tuple[Path, int]], size: int) -> tuple[np.ndarray, np.ndarray]:

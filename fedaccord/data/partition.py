@@ -35,7 +35,7 @@ def partition(split: Split, labels: np.ndarray, rng: Rng, natural: np.ndarray | 
     if split.kind == "natural":
         if natural is None:
             raise SplitError("this data does not say whom each example came from; choose another split")
-        return grouped(natural, split.clients, rng)
+        return sized(split, grouped(natural, split.clients, rng))
     if split.kind not in KINDS:
         raise SplitError(f"unknown split '{split.kind}', expected one of {', '.join([*KINDS, 'natural'])}")
     if split.clients > len(labels) and not split.allow_empty:
@@ -48,12 +48,20 @@ def partition(split: Split, labels: np.ndarray, rng: Rng, natural: np.ndarray | 
         if np.bincount(owner, minlength=split.clients).min() >= split.min_examples:
             break
         owner = KINDS[split.kind](split, labels, rng)
-    if np.bincount(owner, minlength=split.clients).min() < split.min_examples:
-        raise SplitError(
-            f"min_examples = {split.min_examples}: split {split.kind} of {len(labels):,} examples among "
-            f"{split.clients:,} clients never gave everybody so many; lower it, or raise alpha"
-        )
+    owner = sized(split, owner)
     return owner if split.allow_empty else fill_empty(owner, split.clients, rng)
+
+
+def sized(split: Split, owner: np.ndarray) -> np.ndarray:
+    """Return the owners; raise SplitError if a client has fewer examples than the split promises."""
+    least = int(np.bincount(owner, minlength=split.clients).min())
+    if least < split.min_examples:
+        drawn = f" in {DRAWS:,} draws; lower it, or raise alpha" if split.kind in UNEVEN else "; lower it"
+        raise SplitError(
+            f"min_examples = {split.min_examples}: split {split.kind} of {len(owner):,} examples among "
+            f"{split.clients:,} clients leaves one with {least}{drawn}"
+        )
+    return owner
 
 
 def grouped(natural: np.ndarray, clients: int, rng: Rng) -> np.ndarray:
@@ -78,7 +86,7 @@ def one_class(split: Split, labels: np.ndarray, rng: Rng) -> np.ndarray:
     classes = np.unique(labels)
     if split.clients < len(classes):
         raise SplitError(
-            f"one class a client needs a client for each of the {len(classes)} classes, got {split.clients} clients; "
+            f"one class per client needs a client for each of the {len(classes)} classes, got {split.clients} clients; "
             "use split 'classes' to give a client several"
         )
     return deal([[int(classes[c % len(classes)])] for c in range(split.clients)], labels, rng)

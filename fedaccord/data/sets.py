@@ -175,6 +175,11 @@ def checked(data: Examples, label: str, classes: bool, numbers: Sequence[int] | 
 
     `numbers`: which of all examples these are.
     """
+    if any(not tensor.dim() for tensor in (*leaves(data.inputs), *leaves(data.targets))):
+        raise DataError(
+            f"{label}: expected inputs and targets whose first axis is the examples, got a single number; single "
+            "examples must be stacked, or be a Dataset"
+        )
     lengths = {len(tensor) for tensor in leaves(data.inputs)}, {len(tensor) for tensor in leaves(data.targets)}
     if lengths[0] != lengths[1] or len(lengths[0]) > 1:
         found = (" and ".join(f"{length:,}" for length in sorted(each)) for each in lengths)

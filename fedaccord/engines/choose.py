@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import nn
 
@@ -37,6 +38,11 @@ class Request:
     def on_cpu(self) -> bool:
         return next(self.site.model.parameters()).device.type == "cpu"
 
+    @cached_property
+    def unstackable(self) -> str | None:
+        """Why these clients cannot be stacked, or None if they can, which takes a trial."""
+        return cannot_stack(self.site, self.hyper)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -58,8 +64,8 @@ def pool(request: Request) -> tuple[Engine, str]:
 
 def stacked(request: Request) -> tuple[Engine, str]:
     needs_cpu("stacked", request)
-    if reason := cannot_stack(request.site, request.hyper):
-        raise SettingsError(f"engine = stacked: {reason}; use engine = auto")
+    if request.unstackable:
+        raise SettingsError(f"engine = stacked: {request.unstackable}; use engine = auto")
     stacks = Stacks(request.site)
     if request.processes > 1 and can_fork():
         return PoolEngine(request.site, request.processes, stacks), processes(request)
@@ -107,11 +113,13 @@ def suitable(request: Request) -> tuple[str, str]:
     if not request.on_cpu:
         return "serial", "one GPU"
     small = weights <= SMALL and not fast
-    if request.cohort >= 2 and small and cannot_stack(site, request.hyper) is None:
+    if request.cohort >= 2 and small and request.unstackable is None:
         return "stacked", f"{weights:,} weights: small enough to train clients in stacks"
     if request.processes > 1 and can_fork():
         return "pool", "one process per core"
-    return "serial", "one client a round" if request.cohort == 1 else "one core"
+    if request.cohort == 1:
+        return "serial", "one client per round"
+    return "serial", "one core" if request.processes == 1 else "this system cannot fork processes"
 
 
 def processes(request: Request) -> str:

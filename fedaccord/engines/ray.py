@@ -22,7 +22,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from fedaccord.client.store import ClientStore, may_be_needed
 from fedaccord.client.training import OneByOne, Site
-from fedaccord.core.errors import EngineError
+from fedaccord.core.errors import EngineError, first_line
 from fedaccord.core.records import ClientUpdate, Order, Packages, Params
 from fedaccord.engines.pool import TRIES, copied, portable
 from fedaccord.engines.serial import SerialEngine
@@ -70,7 +70,7 @@ class RayEngine(SerialEngine):
 
     def open(self, folder: Path | None) -> None:
         self.store = ClientStore(folder, in_memory=folder is None)
-        knock(self.address)
+        check_reachable(self.address)
         if not ray.is_initialized():
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
             here = {"address": "local", "num_cpus": self.count, "include_dashboard": False}  # never somebody else's
@@ -78,9 +78,7 @@ class RayEngine(SerialEngine):
             try:
                 ray.init(**where, logging_level=logging.ERROR, log_to_driver=False)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-                raise EngineError(
-                    f"no Ray cluster at {self.address or 'this machine'}: {str(error).strip().splitlines()[0]}"
-                ) from None
+                raise EngineError(f"no Ray cluster at {self.address or 'this machine'}: {first_line(error)}") from None
             self.started = True
         for module in out_of_reach():
             ray.cloudpickle.register_pickle_by_value(module)
@@ -210,7 +208,7 @@ def cloned(packages: Packages) -> dict[str, Params]:
     return {slot: copied(params) for slot, params in packages.items()}
 
 
-def knock(address: str) -> None:
+def check_reachable(address: str) -> None:
     """Raise EngineError if nobody answers at the address; Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon:

@@ -23,9 +23,9 @@ from fedaccord.client.optimizers import Sgd
 from fedaccord.client.side import ClientRound, Corrections
 from fedaccord.client.training import Site, failure_named, minibatches, reported, tested
 from fedaccord.core.batches import Batch, clone, leaves, like, together
-from fedaccord.core.errors import EngineError
+from fedaccord.core.errors import EngineError, first_line
 from fedaccord.core.params import by_client, load_params, read_params
-from fedaccord.core.protocols import Work, trained_weights
+from fedaccord.core.protocols import ClientPart, Work, trained_weights
 from fedaccord.core.records import OPTIMIZER, ClientUpdate, Examples, Hyper, Order, Packages, Params, size_of
 from fedaccord.core.seeds import generator
 
@@ -117,26 +117,31 @@ class Stacks:
     def train(
         self, order: Order, clients: Sequence[int], kept: Sequence[Packages]
     ) -> Iterator[tuple[ClientUpdate, Packages]]:
+        stack = self.begin(order, clients, kept)
         with failure_named(clients[0], order.round):
-            stack = self.begin(order, clients, kept)
             losses, corrections = self.run(stack, self.graph(stack), order)
         for place, loss in enumerate(losses):
-            yield self.finish(stack, place, loss, corrections)
+            with failure_named(clients[place], order.round):
+                ended = self.finish(stack, place, loss, corrections)
+            yield ended
 
     def begin(self, order: Order, clients: Sequence[int], kept: Sequence[Packages]) -> Stack:
         """Line 7 for each client: load the received parameters and what it kept, and return them all as a stack."""
         site, model = self.site, self.workspace
-        reports = [
-            (*reported(site, model, order, client, {}), tested(site, model, order, client, {})) for client in clients
-        ]
+        reports = []
+        for client in clients:
+            with failure_named(client, order.round):
+                found = *reported(site, model, order, client, {}), tested(site, model, order, client, {})
+            reports.append(found)
         load_params(model, order.params)
-        site.set_going(model)
+        site.train_mode(model)
         hyper = order.hyper_of(clients[0])
         traced = TracedHyper(**vars(hyper))
         rounds, beside, own = [], [], []
         for client, before in zip(clients, kept, strict=True):
             data = site.clients[client]
-            work = site.method.begin(site.objective, model, order, traced, client, site.seed, before, data)
+            with failure_named(client, order.round):
+                work = site.method.begin(site.objective, model, order, traced, client, site.seed, before, data)
             rounds.append(work)
             whole = Whole(work)
             beside.append(values(trained_weights(whole), "beside."))
@@ -291,7 +296,7 @@ def trace(stack: Stack, inputs: Batch, targets: Batch) -> GraphModule:
             warnings.simplefilter("ignore", UserWarning)
             graph = make_fx(step)(*stack.arguments(), *data)
     except Exception as error:  # whatever torch says of a model that it cannot vectorise
-        reason = str(error).strip().splitlines()[0]
+        reason = first_line(error) or type(error).__name__
         raise EngineError(f"this model's clients cannot be stacked: {reason}") from error
     if baked_in(graph, stack):
         raise EngineError("a term of the loss reads tensors of no module in its Work's trained, shared or own")
@@ -371,6 +376,10 @@ def cannot_stack(site: Site, hyper: Hyper) -> str | None:
         return "a part of the model stays with each client"
     if not all(isinstance(client, Examples) for client in site.clients):
         return "a Dataset is read for each client by itself"
+    for part, made in site.method.parts:
+        own = type(made).begin is not ClientPart.begin or type(made).correct is not ClientPart.correct
+        if own and not made.stacks:
+            return f"{part.name} does not say that its clients may be stacked (`stacks = True`, docs/extend.md)"
     stacks = Stacks(site)
     client, *others = [number for number, data in enumerate(site.clients) if len(data)]
 

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from fedaccord.core.batches import Batch, output_of
 from fedaccord.core.errors import SettingsError
-from fedaccord.core.protocols import Beginning, Built, ClientPart, Part, Work
+from fedaccord.core.protocols import CROSS_ENTROPY, Beginning, Built, ClientPart, Part, Work
 from fedaccord.core.records import Examples
 from fedaccord.core.settings import at_least, hyper, setting
 
@@ -41,10 +41,7 @@ class Correction(nn.Module):
 
 
 class CalibratedWork(Work):
-    """The change that the correction makes to the cross-entropy; the loss has the plain one already.
-
-    The entropy term looks at the scores as they are.
-    """
+    """The change that the correction makes to the loss's cross-entropy; its entropy term has the scores as they are."""
 
     def __init__(self, correction: Correction):
         self.correction = correction
@@ -56,6 +53,8 @@ class CalibratedWork(Work):
 
 class Calibrated(ClientPart):
     """The client side of FedLC and FedRS; `part` says what the correction is."""
+
+    stacks = True
 
     def __init__(self, built: Built, part: "Calibration"):
         self.part = part
@@ -76,7 +75,7 @@ class Calibrated(ClientPart):
 
 class Calibration(Part):
     cost = 1.24
-    replaces = "the clients' cross-entropy"
+    replaces = CROSS_ENTROPY
 
     def correction(self, counts: Tensor, at: Beginning) -> Correction:
         raise NotImplementedError

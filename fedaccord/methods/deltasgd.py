@@ -24,6 +24,7 @@ from fedaccord.core.settings import above, at_least
 class AutoTuned(ClientPart):
     """The client side of DeltaSGD: gradients are scaled by eta_k / lr, so that the optimizer's step is one of eta_k."""
 
+    stacks = True
     looks_back = True
 
     def __init__(self, gamma: float, delta: float):

@@ -37,6 +37,8 @@ from fedaccord.policy.hypergradient import Hypergradient
 class Turning(ClientPart):
     """Eq. 12: the smallest cosine between a gradient and the way so far, x_0 - x_k; 1 if there is only one step."""
 
+    stacks = True
+
     # FATHOM (Eq. 12): a factor eta. HERE: none, as in its code. WHY: what is normalised must not depend on the rate.
     # FATHOM's code: the way after the step, with the newest gradient in it. HERE: before it, as printed. WHY: every
     # gradient agrees with itself.

@@ -35,6 +35,8 @@ from fedaccord.core.settings import above
 class Regularised(ClientPart):
     """The client side of FedDyn; the gradients of both new terms need no graph."""
 
+    stacks = True
+
     def __init__(self, alpha: float):
         self.alpha = alpha
 
@@ -48,10 +50,7 @@ class Regularised(ClientPart):
         torch._foreach_add_(step.gradients, apart, alpha=self.alpha)
 
     def finish(self, end: End, work: Work) -> Outgoing:
-        new = {
-            name: g - self.alpha * (end.params[name] - end.received[name]).to(g.device)
-            for name, g in end.kept["g"].items()
-        }
+        new = {name: g - self.alpha * (end.params[name] - end.received[name]) for name, g in end.kept["g"].items()}
         return Outgoing(kept={"g": new})
 
 

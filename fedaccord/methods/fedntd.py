@@ -46,6 +46,8 @@ def not_true(scores: Tensor, targets: Tensor) -> Tensor:
 
 
 class Distilling(ClientPart):
+    stacks = True
+
     def __init__(self, built: Built):
         self.received = copy.deepcopy(built.model).eval().requires_grad_(False)
         self.temperature = built.settings["ntd_temperature"]

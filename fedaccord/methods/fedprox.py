@@ -19,18 +19,25 @@ class Pull(ClientPart):
     The term needs no graph.
     """
 
+    stacks = True
+
     def corrects(self, hyper: Hyper) -> str:
         if not hyper["wd_weight"]:
             return NOTHING
-        return THE_GRADIENTS if hyper.momentum else THE_WEIGHTS
+        return THE_GRADIENTS if by_gradient(hyper) else THE_WEIGHTS
 
     def correct(self, step: Step) -> None:
         weight = step.hyper["wd_weight"]
-        if step.hyper.momentum:
+        if by_gradient(step.hyper):
             apart = torch._foreach_sub(step.weights, step.received)
             torch._foreach_add_(step.gradients, apart, alpha=2 * weight)
         else:  # w - lr (g + 2 weight (w - w_t)), without a tensor for the second term
             torch._foreach_lerp_(step.weights, step.received, 2 * step.hyper.lr * weight)
+
+
+def by_gradient(hyper: Hyper) -> bool:
+    """Return whether the term's gradient must join the loss's, since momentum or clipping is applied to their sum."""
+    return bool(hyper.momentum or hyper.clip_gradient)
 
 
 class FedProx(Part):

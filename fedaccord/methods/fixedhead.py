@@ -56,11 +56,11 @@ def head_of(model: nn.Module, name: str) -> nn.Linear:
     """Return the Linear layer whose rows are the class vectors; raise SettingsError if it cannot be fixed."""
     layers = {place: each for place, each in model.named_modules() if isinstance(each, nn.Linear)}
     if not layers or (name and name not in layers):
-        there = ", ".join(layers) or "none"
-        raise SettingsError(
-            f"FixedHead: fixes a Linear layer, and there is no {name or 'such layer'}; there is {there}"
-        )
+        there = f"; there are {', '.join(layers)}" if layers else ""
+        raise SettingsError(f"FixedHead: fixes a Linear layer, and there is no {name or 'such layer'}{there}")
     layer = layers[name] if name else list(layers.values())[-1]
+    if "weight" not in dict(layer.named_parameters(recurse=False)):
+        raise SettingsError("FixedHead: the last layer's weight is computed from others, so it cannot be fixed")
     if isinstance(layer.weight, nn.parameter.UninitializedParameter):
         raise SettingsError("FixedHead: the last layer has no size yet (LazyLinear): write its size")
     uses = [place for place, weight in model.named_parameters(remove_duplicate=False) if weight is layer.weight]

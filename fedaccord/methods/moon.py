@@ -57,6 +57,8 @@ class ContrastiveWork(Work):
 
 
 class Contrastive(ClientPart):
+    stacks = True
+
     def __init__(self, built: Built):
         if sum(isinstance(event, Activation) for event in observe(built.model, built.example)) < 3:
             raise MatchingError("MOON needs a hidden layer below the top; this model has none that can be found")

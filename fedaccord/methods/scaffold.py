@@ -34,6 +34,8 @@ from fedaccord.methods.fednova import check_countable, length_of
 class Controlled(ClientPart):
     """The client side of SCAFFOLD: corrected steps, then a new control variate."""
 
+    stacks = True
+
     def __init__(self, nesterov: bool):
         self.nesterov = nesterov
 

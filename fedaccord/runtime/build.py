@@ -20,7 +20,7 @@ from fedaccord.core.cohorts import cohort_size, times_asked
 from fedaccord.core.errors import SettingsError
 from fedaccord.core.params import read_params
 from fedaccord.core.processes import usable_cores
-from fedaccord.core.protocols import Built, Engine, Method, Policy, trained_weights
+from fedaccord.core.protocols import CROSS_ENTROPY, Built, Engine, Method, Policy, trained_weights
 from fedaccord.core.records import OPTIMIZER, ClientData, Hyper, LossFunction, Metric, Order, Packages, Params
 from fedaccord.core.seeds import generator
 from fedaccord.core.settings import Setting
@@ -135,6 +135,9 @@ def setup_of(parts: Parts, experiment: Experiment, told: str, entropy: str, rema
 def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
     """Build the Site that runs these clients, and bring the model into the form in which it runs best."""
     settings, model, clients, prepare = parts.settings, parts.model, parts.clients, parts.prepare
+    other = next((part.name for part in parts.method.parts if part.replaces == CROSS_ENTROPY), None)
+    if other and parts.loss is not None:
+        raise SettingsError(f"{other} replaces {CROSS_ENTROPY}, and this task has a loss of its own")
     device = find_device(settings.device)
     model.to(device)
     check_model(model, clients, others, prepare, parts.loss, device, settings.seed)
@@ -161,6 +164,7 @@ def site_of(parts: Parts, others: Sequence[ClientData] = ()) -> Site:
         still_modules(model, travel),
         [client.to(device) for client in tests],
         parts.metrics,
+        {name: value.clone() for name, value in model.named_buffers() if name not in model.state_dict()},
         settings.threads,
     )
     site.method.settings = sendable(parts.method)
@@ -216,7 +220,8 @@ def optimizer_of(parts: Parts) -> ClientOptimizer:
     make = own or by_name(settings.optimizer)
     tuned = parts.method.tunes(settings.values())
     momentum = 1.0 if "momentum" in tuned else settings.momentum
-    check_settings(make, momentum, settings.nesterov, settings.weight_decay)
+    decay = 1.0 if "weight_decay" in tuned else settings.weight_decay
+    check_settings(make, momentum, settings.nesterov, decay)
     return ClientOptimizer(make, settings.nesterov, settings.optimizer_state == "kept")
 
 

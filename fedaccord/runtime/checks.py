@@ -185,5 +185,5 @@ def find_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise SettingsError(f"device = {name}: not usable here: {str(error).splitlines()[0]}") from None
+        raise SettingsError(f"device = {name}: not usable here: {first_line(error)}") from None
     return device

@@ -18,7 +18,7 @@ from fedaccord.methods.registry import find, is_file, words_of
 
 LATER = {
     "keep": "last", "robust": "mean", "trim": 0.1, "dp_noise": 0.0, "dp_delta": 1e-5, "partial": False, "epochs": 0.0,
-    "alone": "", "min_examples": 0,
+    "alone": "", "min_examples": 0, "readers": 0,
 }  # fmt: skip
 """Settings that came after version 2, each with what earlier runs did: with that value it is left out of the hash."""
 

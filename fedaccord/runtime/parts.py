@@ -183,7 +183,41 @@ def whole_set(task: Task, settings: Settings) -> DataSet:
     """Load the data set that is to be divided, and check it."""
     data = data_set(task)
     train = as_given(task, settings, data.train, f"{task.name}, training data")
-    return replace(data, train=train, test=as_given(task, settings, data.test, f"{task.name}, test data"))
+    test = as_given(task, settings, data.test, f"{task.name}, test data")
+    found = replace(data, train=train, test=test, classes=names_of(data.classes))
+    if found.classes:
+        for each, label in ((train, "training data"), (test, "test data")):
+            if isinstance(each, Examples):
+                check_labels(each.targets, len(found.classes), f"{task.name}, {label}")
+    if data.owner is not None:
+        owner = np.asarray(data.owner)
+        if owner.shape != (len(train),):
+            raise DataError(
+                f"{task.name}: DataSet.owner must say of each of the {len(train):,} training examples whom it came "
+                f"from; it is of shape {owner.shape}"
+            )
+        found = replace(found, owner=owner)
+    return found
+
+
+def names_of(classes: Any) -> tuple[str, ...]:
+    """Return the names of a DataSet's classes; raise DataError unless they are a tuple or list of names, or ()."""
+    if not isinstance(classes, tuple | list):
+        raise DataError(f"DataSet.classes: expected the names of the classes, or () for none, not {described(classes)}")
+    return tuple(map(str, classes))
+
+
+def check_labels(targets: Batch, classes: int, label: str) -> None:
+    """Raise DataError unless targets are one class number each, from 0 to below the number of classes."""
+    hint = "give classes=() if these are no class numbers"
+    if not isinstance(targets, Tensor) or targets.dim() != 1 or targets.is_floating_point():
+        has = f"shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else described(targets)
+        raise DataError(f"{label}: with {classes} classes, targets must be one class number each, not {has}; {hint}")
+    if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < classes:
+        raise DataError(
+            f"{label}: targets go from {int(targets.min())} to {int(targets.max())}, but the {classes} classes are "
+            f"numbered from 0 to {classes - 1}; {hint}"
+        )
 
 
 def data_set(task: Task) -> DataSet:

@@ -15,6 +15,7 @@ from fedaccord.core.errors import FedAccordError, TaskError, first_line
 from fedaccord.core.params import load_params
 from fedaccord.core.protocols import Measured
 from fedaccord.core.records import Accepted, ClientData, Examples, LossFunction, Metric, Params, Prepare, metrics_on
+from fedaccord.core.seeds import global_seed
 
 EVAL_BATCH = 128
 """Examples in one batch. The activations of more no longer fit the cache: 500 of CIFAR-10 take a quarter longer."""
@@ -35,17 +36,34 @@ class Evaluator:
         self.model = copy.deepcopy(model).eval()
         self.examples, self.prepare = examples, prepare
         self.loss_function, self.wanted = loss, metrics
+        self.random: bool | None = None  # whether the model draws random numbers; None: not known yet
         # one thread per core, one torch thread each: the batches and the order of their sum are the same for any number
         self.threads = (
             ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) if workers > 1 else None
         )
 
     def outputs(self, params: Params) -> Iterator[tuple[Any, Batch]]:
-        """Return an iterator over the model's output and the targets of each batch; a Dataset is read by one thread."""
+        """Return an iterator over the model's output and the targets of each batch."""
         load_params(self.model, params)
-        # a Dataset is read by one thread only: it need not be thread-safe
-        each = map if self.threads is None or not isinstance(self.examples, Examples) else self.threads.map
-        return iter(each(self.output, range(0, len(self.examples), EVAL_BATCH)))
+        if self.random is None:
+            self.random = self.draws()
+        starts = range(0, len(self.examples), EVAL_BATCH)
+        # a Dataset need not be thread-safe, and a model that draws takes from the one generator of all threads
+        if self.threads is None or self.random or not isinstance(self.examples, Examples):
+            return map(self.seeded, starts)
+        return iter(self.threads.map(self.output, starts))
+
+    def draws(self) -> bool:
+        """Return whether the model draws random numbers, even in evaluation mode."""
+        with global_seed(0, "evaluation"):
+            before = torch.get_rng_state()
+            self.output(0)
+            return torch.accelerator.is_available() or not torch.equal(before, torch.get_rng_state())
+
+    def seeded(self, first: int) -> tuple[Any, Batch]:
+        """Return a batch's output and targets; whatever the model draws is the same in every evaluation."""
+        with global_seed(0, "evaluation", first):
+            return self.output(first)
 
     @torch.no_grad()
     def output(self, first: int) -> tuple[Any, Batch]:

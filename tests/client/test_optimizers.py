@@ -191,3 +191,24 @@ def test_a_tasks_rate_is_not_that_of_another_optimizer():
     assert PRESETS["mnist"].resolved(optimizer="adam").lr == 0.001
     assert PRESETS["mnist"].resolved(optimizer="adam", lr=0.5).lr == 0.5
     assert PRESETS["mnist"].resolved(optimizer="sgd").lr == PRESETS["mnist"].resolved().lr == 0.2
+
+
+@pytest.mark.parametrize("given", [
+    {"method": "FA", "weight_decay": 0.5},
+    {"method": "FA+AH", "grid": "lr = 0.01, 0.1; weight_decay = 0.1, 1"},
+])  # fmt: skip
+def test_weight_decay_is_refused_where_the_optimizer_takes_none(given):
+    x, y = torch.randn(6, 4), torch.arange(6) % 3
+    with pytest.raises(SettingsError, match="weight_decay: this optimizer takes none"):
+        federate(nn.Linear(4, 3), [(x, y)] * 2, rounds=1, optimizer=torch.optim.Rprop, **given)
+
+
+@pytest.mark.slow
+def test_what_is_kept_of_an_optimizer_has_a_place_for_theta_also_where_matching_has_no_weight():
+    x, y = torch.randn(6, 4), torch.arange(6) % 3
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    history = federate(
+        model, [(x, y)] * 2, method="FA+RM+AH", rounds=6, optimizer="adam", optimizer_state="kept", engine="serial",
+        grid="lr = 0.001, 0.01; rm_weight = 0, 1e-4", follow=False, step_search=False,
+    )  # fmt: skip
+    assert {log.hyper["rm_weight"] for log in history.rounds} == {0.0, 1e-4}

@@ -141,7 +141,7 @@ def changed(value: float) -> np.ndarray:
         ({"x": X, "y": Y, "x_test": X, "y_test": Y + 1}, "label 4 is out of range, expected 0 to 3"),
         (
             {"x": X, "y": Y, "x_test": X[:, :, :3], "y_test": Y},
-            r"x_test is uint8 of \(1, 3, 4\) an example, x uint8 of \(1, 4, 4\)",
+            r"x_test is uint8 of \(1, 3, 4\) per example, x uint8 of \(1, 4, 4\)",
         ),
         ({"x": X, "y": Y, "x_test": FLOATS, "y_test": Y}, "x_test is float32 of .*, x uint8 of"),
         ({"x": X, "y": Y, "x_test": changed(np.nan), "y_test": Y}, "an input is not finite"),

@@ -413,3 +413,10 @@ def test_a_split_is_drawn_anew_until_everybody_has_enough(kind, alpha):
 def test_too_many_examples_a_client_are_refused():
     with pytest.raises(SplitError, match="min_examples = 11: split quantity of 100 examples among 10 clients"):
         partition(Split("quantity", 10, alpha=0.5, min_examples=11), balanced(10, 10), rng())
+
+
+@pytest.mark.parametrize("kind", ["natural", "non-iid", "shards"])
+def test_too_few_examples_are_told_also_where_nothing_would_be_drawn_anew(kind):
+    natural = np.repeat(np.arange(10), [1, 19, *[10] * 8]) if kind == "natural" else None
+    with pytest.raises(SplitError, match=rf"min_examples = 11: split {kind} of .* leaves one with \d+; lower it$"):
+        partition(Split(kind, 10, min_examples=11), balanced(10, 10), rng(), natural)

@@ -5,10 +5,12 @@ import torch
 from test_contract import HYPER, make_site
 from torch import nn
 
-from fedaccord import federate
+from fedaccord import ClientPart, Part, Work, federate
 from fedaccord.core.errors import SettingsError
+from fedaccord.core.protocols import Method
 from fedaccord.engines.choose import Request, choose
 from fedaccord.engines.pool import PoolEngine
+from fedaccord.methods.registry import PARTS
 from fedaccord.models import cifar_cnn, mnist_mlp
 from fedaccord.runtime.identity import params_sha256
 
@@ -29,6 +31,38 @@ def test_auto_stacks_small_models_and_says_so():
     choice = choose("auto", Request(make_site(), HYPER, cohort=5, workers=2))
     assert (choice.name, type(choice.engine)) == ("stacked", PoolEngine)
     assert choice.why == "2 processes; 51 weights: small enough to train clients in stacks"
+
+
+class Leaning(ClientPart):
+    """Leaves its first round alone, as MOON does: a trace of that round would leave all rounds alone."""
+
+    def begin(self, at):
+        work = Work()
+        if at.round > 1:
+            work.term = lambda inputs, output, targets: 1e-2 * output.square().mean()
+        return work
+
+
+class Lean(Part):
+    name = "Lean"
+
+    def client(self, built):
+        return Leaning()
+
+
+def test_a_part_of_ones_own_is_stacked_only_if_it_says_so():
+    site = make_site(method=Method("FA+Lean", (PARTS["FA"], Lean())))
+    assert choose("auto", Request(site, HYPER, cohort=5, workers=1)).name == "serial"
+    with pytest.raises(SettingsError, match="Lean does not say that its clients may be stacked"):
+        choose("stacked", Request(site, HYPER, cohort=5))
+
+
+def test_the_engine_says_why_there_is_but_one_process(monkeypatch):
+    site = make_site(Picture(), shape=(1, 4, 4))
+    assert choose("auto", Request(site, HYPER, cohort=5, workers=1)).why == "one core"
+    assert choose("auto", Request(site, HYPER, cohort=1, workers=2)).why == "one client per round"
+    monkeypatch.setattr("fedaccord.engines.choose.can_fork", lambda: False)
+    assert choose("auto", Request(site, HYPER, cohort=5, workers=2)).why == "this system cannot fork processes"
 
 
 def test_auto_takes_processes_for_convolutions_and_a_loop_for_one_core():

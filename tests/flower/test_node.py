@@ -104,7 +104,7 @@ BAD_ORDERS = [
     ({"momentum": -1.0}, "momentum = -1"),
     ({"batch_size": 10**6}, "batch_size = 1000000"),
     ({"experiment": "another"}, "another experiment"),
-    ({"params": "fewer"}, "names differ from my model's"),
+    ({"params": "fewer"}, "names differ from those of my model"),
     ({"params": "shape"}, "has shape"),
     ({"params": "nan"}, "not finite"),
 ]

@@ -9,8 +9,9 @@ import torch
 from helpers import hyper, module_with, server_chain
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.parametrizations import weight_norm
 
-from fedaccord import config
+from fedaccord import config, federate
 from fedaccord.client.training import minibatches
 from fedaccord.core.algorithm import run_round, start
 from fedaccord.core.errors import MatchingError, SettingsError
@@ -481,11 +482,12 @@ def tied():
     ("model", "layer", "says"),
     [
         (nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 3)), "", "3 classes have no orthogonal vectors in 2 dimensions"),
-        (nn.Sequential(nn.Conv1d(4, 2, 1)), "", "there is no such layer; there is none"),
-        (nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 3)), "head", "there is no head; there is 0, 1"),
+        (nn.Sequential(nn.Conv1d(4, 2, 1)), "", "there is no such layer$"),
+        (nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 3)), "head", "there is no head; there are 0, 1"),
         (nn.Sequential(nn.Linear(4, 2), nn.LazyLinear(3)), "", "has no size yet"),
         (nn.Linear(4, 3), "", "nothing below the last layer"),
         (tied(), "", "0.weight and 1.weight are one tensor"),
+        (nn.Sequential(nn.Linear(4, 4), weight_norm(nn.Linear(4, 3))), "", "weight is computed from others"),
     ],
 )
 def test_a_head_that_cannot_be_fixed_is_one_clear_line(model, layer, says):
@@ -563,3 +565,28 @@ def test_clients_that_choose_for_themselves_can_be_joined_with_others(name):
         assert len({tuple(client["hyper"].values()) for client in log.clients.values()}) > 1
     assert before["z"] != state.policy["z"]
     assert "likeliest now" in log.policy["why"]
+
+
+@pytest.mark.parametrize("name", ["FedLC", "FedRS"])
+def test_calibration_is_refused_where_the_task_has_a_loss_of_its_own(name):
+    """It would take the plain cross-entropy off a loss that does not have it."""
+    x, y = torch.randn(6, 4), torch.arange(6) % 3
+    with pytest.raises(SettingsError, match=f"{name} replaces the clients' cross-entropy, and this task has a loss"):
+        federate(nn.Linear(4, 3), [(x, y)] * 2, method=name, rounds=1, loss=nn.CrossEntropyLoss(label_smoothing=0.1))
+
+
+def test_a_clipped_step_is_clipped_whatever_the_momentum():
+    """WD's pull joins the gradient before that is cut: a momentum of next to nothing makes no difference."""
+    ends = []
+    for momentum in (0.0, 1e-9):
+        x, y = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
+        model = nn.Linear(4, 3)
+        nn.init.ones_(model.weight)
+        nn.init.zeros_(model.bias)
+        history = federate(
+            model, [(x, y)], method="FA+WD", rounds=1, lr=0.1, steps=5, wd_weight=2.0, clip_gradient=0.01,
+            momentum=momentum, engine="serial",
+        )  # fmt: skip
+        ends.append(history.state.params["weight"])
+    assert torch.allclose(*ends, rtol=0, atol=1e-6)  # 5 steps of 0.1 * 0.01; weights of 1 are rounded by 6e-8
+    assert (ends[0] - 1).norm() < 5 * 0.1 * 0.01 + 1e-6

@@ -65,7 +65,7 @@ def matching_report(model: nn.Module, inputs: Batch, layers: Sequence[str] | Non
                 "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
                 for line in table
             ),
-            f"theta_i: {theta:,} parameters, {cost:,} FLOPs an example forward; model: {parameters:,} and {flops:,}",
+            f"theta_i: {theta:,} parameters, {cost:,} FLOPs per example forward; model: {parameters:,} and {flops:,}",
             f"a training step costs about {ratio:.2f} times one without matching",
         ]
     )

@@ -32,12 +32,17 @@ class MatchingWork(Work):
 
     @contextmanager
     def watch(self, inputs: Batch) -> Iterator[None]:
+        if not self.weight:
+            yield
+            return
         with recording(self.model, inputs, self.part.matching.layers) as recorder:
             yield
         self.recorder = recorder
 
-    def term(self, inputs: Batch, output: Any, targets: Batch) -> Tensor:
+    def term(self, inputs: Batch, output: Any, targets: Batch) -> Tensor | None:
         """Eq. 2, second term: return rm_weight * L_M(x; w_i, w, theta_i)."""
+        if not self.weight:
+            return None
         part = self.part
         trained = self.recorder.finished(output, part.matching.layers)
         with torch.no_grad():
@@ -49,6 +54,8 @@ class MatchingWork(Work):
 class MatchingPart(ClientPart):
     """The client side of representation matching, for one model."""
 
+    stacks = True
+
     def __init__(self, built: Built):
         settings = built.settings
         self.frozen = copy.deepcopy(built.model).eval().requires_grad_(False)
@@ -58,6 +65,7 @@ class MatchingPart(ClientPart):
             self.matching.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.batch = settings["rm_batch"] or None
         self.fresh = settings["rm_memory"] == "fresh"
+        self.used = built.uses("rm_weight")  # if not even a tuner may give it a weight, theta_i is not trained
 
     def begin(self, at: Beginning) -> Work:
         load_params(self.frozen, at.model.state_dict())  # what was received, and the client's own part if it has one
@@ -66,7 +74,7 @@ class MatchingPart(ClientPart):
         else:
             with global_seed(at.seed, "matching", at.round if self.fresh else 0, at.client):
                 self.matching.reset_parameters()
-        return MatchingWork(at, self) if at.hyper["rm_weight"] else Work()
+        return MatchingWork(at, self) if self.used else Work()
 
     def finish(self, end: End, work: Work) -> Outgoing:
         return Outgoing() if self.fresh else Outgoing(kept={"theta": self.theta()})
