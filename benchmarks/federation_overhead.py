@@ -22,7 +22,8 @@ def main() -> int:
     parser.add_argument("--task", default="digits")
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
-    own = {"task": options.task, "split": "dirichlet", "alpha": 0.3, "clients": 3, "rounds": options.rounds, "steps": 1}
+    own = {"task": options.task, "method": "FA", "steps": 1, "rounds": options.rounds}
+    own |= {"split": "dirichlet", "alpha": 0.3, "clients": 3}
     settings = config.make(find_task(options.task).defaults("dirichlet"), own, {"test_every": options.rounds})
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the server writes to standard output too

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from fedaccord import cli
-from fedaccord.experiments import bench, field
+from fedaccord.experiments import bench, field, scaling
 from fedaccord.report import evolution
 from fedaccord.runtime.folder import read_rounds
 
@@ -100,3 +100,12 @@ def test_the_evolution_figure_from_a_compressed_log(tmp_path):
     assert list(read_rounds(tmp_path / "a")) == whole
     evolution.draw({"digits": {"non-iid": [tmp_path / "a"]}}, tmp_path / "e.svg")
     assert (tmp_path / "e.svg").stat().st_size > 5000
+
+
+@pytest.mark.slow
+@pytest.mark.anywhere
+def test_the_scaling_benchmark_measures(capsys):
+    scaling.one_size(4, 2, rounds=4)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["clients"], found["cohort"]) == (4, 2)
+    assert found["ms_a_client_round"] > 0

@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import wait_for
+from helpers import wait_for, write_cell
 
 from fedaccord import config
 from fedaccord.cli import main
 from fedaccord.core.errors import SettingsError
 from fedaccord.experiments import runner as compare
 from fedaccord.experiments.study import Cell, Row, Study, cells, done, table_of, telling
-from fedaccord.report.tables import last_value
+from fedaccord.report.tables import Row as TableRow
+from fedaccord.report.tables import Table, last_value, latex
 from fedaccord.runtime.folder import read_rounds, read_settings
 
 SHORT = {"rounds": 3, "steps": 2, "grid": "lr = 0.1, 0.2; steps = 1, 2", "engine": "serial"}
@@ -256,3 +257,43 @@ def test_a_packed_run_is_not_resumed(study, capsys):
         "rounds.jsonl.gz",
         "settings.toml",
     ]
+
+
+def test_two_methods_of_one_name_are_told(tmp_path, capsys):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text(
+            "from fedaccord import Part\n\n\nclass Mine(Part):\n    name = 'Mine'\n\n\nmine = Mine()\n"
+        )
+    methods = ",".join(f"{tmp_path / name}.py:mine" for name in ("one", "two"))
+    assert main(["compare", "--task", "digits", "--methods", methods, "--results", str(tmp_path / "r")]) == 2
+    assert "two of the methods are called Mine; give one of them another name" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_weights_that_are_kept_stay_kept_and_a_round_that_was_not_saved_is_done_again(tmp_path):
+    (cell,) = cells(Study("digits", (Row("iid", 1.0, ("FA",), 1, SHORT),)))
+    run = tmp_path / cell.name
+    assert compare.run_missing([cell], tmp_path, keep=True) == []
+    whole = {file.name: file.read_bytes() for file in (run / "checkpoints").iterdir()}
+    assert compare.run_missing([cell], tmp_path) == []  # to print the table once more, without --keep
+    assert {file.name: file.read_bytes() for file in (run / "checkpoints").iterdir()} == whole
+    max((run / "checkpoints").glob("*3.json")).unlink()  # killed after the last line, before its checkpoint
+    assert done(cell, tmp_path) == 2
+    assert compare.run_missing([cell], tmp_path, keep=True) == []
+    assert done(cell, tmp_path) == 3
+    assert {file.name for file in (run / "checkpoints").iterdir()} == whole.keys()
+
+
+def test_a_run_of_another_experiment_is_not_touched_where_it_diverged(tmp_path, monkeypatch):
+    (cell,) = cells(Study("digits", (Row("iid", 1.0, ("FA",), 1, SHORT),)))
+    (other,) = cells(Study("digits", (Row("iid", 1.0, ("FA",), 1, {**SHORT, "lr": 0.5}),)))
+    write_cell(other, tmp_path, 0.1, rounds=3, lost=3)
+    monkeypatch.setattr(compare, "pack", lambda *_: pytest.fail("it was packed"))
+    with pytest.raises(SettingsError, match=r"was run with lr = 0\.5, not"):
+        compare.run_rest([cell], tmp_path, None)
+
+
+def test_a_name_of_ones_own_is_sound_latex():
+    table = Table("x", ("my_method",), [TableRow("50 %", {"my_method": (0.5,)})])
+    assert r"my\_method" in latex(table)
+    assert r"50 \%" in latex(table)

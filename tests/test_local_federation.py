@@ -346,3 +346,14 @@ def test_a_second_federation_in_the_folder_changes_nothing(local, capsys):
     local.end()
     LocalFederation(local.folder, 2).end()
     check_keys(local.folder, 2)
+
+
+@pytest.mark.anywhere
+def test_a_server_that_fails_is_not_started_again(local, monkeypatch):
+    """A hundred times, as one that is killed would be; its output may just have nobody who reads it."""
+    monkeypatch.setattr(local, "start", local.spawn)
+    for part in (local.link, *local.members):
+        part.words = [sys.executable, "-c", "import time; time.sleep(60)"]
+    local.server.words = [sys.executable, "-c", "raise SystemExit(1)"]
+    assert local.run() == 1
+    assert local.server.deaths == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedaccord.cli import main
+from fedaccord.experiments import runner
 from fedaccord.experiments import study as studies
 from fedaccord.experiments.paper import EVERY, Reproduction
 from fedaccord.report import paper
@@ -95,3 +96,13 @@ def test_the_rows_are_those_of_the_paper():
 def test_unknown_parts_are_named(capsys):
     assert main(["reproduce", "minst"]) == 2
     assert "unknown 'minst'" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_leaves_all_tables_to_be_made(tmp_path, monkeypatch, capsys):
+    (tmp_path / "steps-cifar10").symlink_to(RESULTS / "steps-cifar10")
+    (tmp_path / "steps-mnist").symlink_to(RESULTS / "steps-mnist")
+    monkeypatch.setattr(runner, "run_rest", lambda *_: ["a run: the disk is full"])
+    assert main(["reproduce", "steps", "--results", str(tmp_path)]) == 2
+    assert "2 runs failed, see above" in capsys.readouterr().err
+    for name in ("steps-mnist.md", "steps-cifar10.md"):
+        assert (tmp_path / "tables" / name).read_text() == (RESULTS / "tables" / name).read_text()

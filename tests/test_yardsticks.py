@@ -95,6 +95,16 @@ def test_all_make_as_many_client_steps_in_all(fraction):
     assert [each.alone for each in alone] == [str(client) for client in range(10)]
 
 
+@pytest.mark.parametrize(("column", "more"), [("local", {}), ("central", {"epochs": 1.0}), ("local", {"epochs": 1.0})])
+def test_fewer_rounds_end_at_the_federations_rate(column, more):
+    """Half of the clients a round: a round of one client stands for two of the federation's."""
+    settings = settings_for(rounds=20, steps=3, clients=10, fraction=0.5, lr_decay=0.9, steps_decay=0.95, **more)
+    for _, each, _ in runs_of(column, settings):
+        assert each.rounds == 10
+        assert each.lr_decay**each.rounds == pytest.approx(0.9**20)
+        assert each.steps_decay**each.rounds == pytest.approx(0.95**20)
+
+
 @pytest.mark.parametrize("column", ["FA", "central", "local"])
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_the_time_left_takes_equal_work_for_equal(column, fraction):

@@ -25,7 +25,7 @@ def add(federation: Any) -> None:
 
     days = argparse.ArgumentParser(add_help=False)
     days.add_argument("folder", type=Path, help="where the keys are")
-    days.add_argument("--days", type=int, default=365, help="how long they are good (365)")
+    days.add_argument("--days", type=lifetime, default=365, help="how long they are good (365)")
     certificates = federation.add_parser(
         "certificates", parents=[days], help="make an authority, the SuperLink's certificate, a secret"
     )
@@ -51,13 +51,25 @@ def add(federation: Any) -> None:
         parser.set_defaults(command=command)
 
 
+def lifetime(text: str) -> int:
+    """Parse a number of days that a certificate can be good for."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= CENTURY):
+        raise argparse.ArgumentTypeError(f"{text}: expected 1 to {CENTURY:,} days")
+    return int(text)
+
+
+CENTURY = 36_500
+
+
 def certificates_command(options: argparse.Namespace) -> int:
     """Make an authority, the SuperLink's certificate and a secret, in a folder that has none yet."""
     need_flower()
     from fedaccord.flower.certificates import make_authority
 
     if (options.folder / "ca.key").exists():
-        raise RunError(f"{options.folder}: has an authority already; it is never overwritten")
+        whole = (options.folder / "secret").exists()  # which is written last
+        told = "it is never overwritten" if whole else "it was not finished: remove the folder and make another"
+        raise RunError(f"{options.folder}: has an authority already; {told}")
     make_authority(options.folder, options.host, options.days)
     print(f"{options.folder}: ca.pem is for all; ca.key, server.pem, server.key and secret stay with the SuperLink")
     return 0
@@ -68,8 +80,6 @@ def renew_command(options: argparse.Namespace) -> int:
     need_flower()
     from fedaccord.flower.certificates import renew
 
-    if options.days < 1:
-        raise SettingsError(f"--days {options.days}: expected 1 or more")
     authority = renew(options.folder, options.days, options.host)
     print(f"{options.folder}: server.pem is new, good for {options.days} days; restart the SuperLink")
     if authority:

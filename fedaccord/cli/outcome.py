@@ -70,6 +70,7 @@ def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, 
         "rounds": outcome.state.round,
         "loss": outcome.state.loss,
         "metrics": metrics,
+        "tested": tested.round if tested else None,
         "handed": tested.handed if tested else None,
         "best": None if outcome.state.kept is None else outcome.state.kept.round,
         "stopped": outcome.stopped,
@@ -89,9 +90,9 @@ def tell(options: argparse.Namespace, outcome: Any, folder: Path, began: float, 
         print(
             f"ended early: no better model on the server's set in {outcome.waited} rounds (resume --patience goes on)"
         )
-    print(
-        f"after round {outcome.state.round}: {figures(outcome.state.loss, metrics, percent)}  ({summary['seconds']} s)"
-    )
+    done = outcome.state.round
+    before = f" (of round {tested.round})" if tested and tested.round < done else ""
+    print(f"after round {done}: {figures(outcome.state.loss, metrics, percent)}{before}  ({summary['seconds']} s)")
     if (kept := outcome.state.kept) is not None:
         handed = ", whose model is handed out (the metrics are its)" if kept.params else ""
         print(f"best on the server's set: round {kept.round}, with {kept.score:.4g}{handed}")

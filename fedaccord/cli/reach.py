@@ -15,12 +15,22 @@ from fedaccord.core.logs import FORMATS, logging_to
 def reach_options(required: bool = True) -> argparse.ArgumentParser:
     """Return a parent parser with the options that say how the SuperLink is reached."""
     reach = argparse.ArgumentParser(add_help=False)
-    reach.add_argument("--superlink", required=required, metavar="HOST:PORT", help="where the SuperLink is")
+    reach.add_argument(
+        "--superlink", required=required, type=address, metavar="HOST:PORT", help="where the SuperLink is"
+    )
     reach.add_argument(
         "--root-certificates", type=Path, metavar="FILE", help="ca.pem of whoever signed its certificate"
     )
     reach.add_argument("--insecure", action="store_true", help="plaintext, for tests only")
     return reach
+
+
+def address(text: str) -> str:
+    """Check that a text is HOST:PORT, and return it."""
+    host, _, port = text.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise argparse.ArgumentTypeError(f"{text}: expected HOST:PORT")
+    return text
 
 
 def watch_options() -> argparse.ArgumentParser:

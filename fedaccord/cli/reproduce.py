@@ -53,7 +53,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
 
 def reproduce_command(options: argparse.Namespace) -> int:
     """Make the parts that were asked for, in the order in which they were named."""
-    from fedaccord.experiments import long, paper
+    from fedaccord.experiments import long, paper, runner
 
     for part in options.parts:
         if part not in (*paper.PARTS, "all", NIID):
@@ -63,8 +63,12 @@ def reproduce_command(options: argparse.Namespace) -> int:
     for name in ("rows", "methods", "seeds", "rounds"):
         if getattr(options, name) is None or NIID in options.parts:
             continue
-        if options.budget == "cpu" or name == "rounds":
-            raise SettingsError(f"reproduce: --{name} is an option of {NIID}; the paper's tables are as they are")
+        if name == "rounds":
+            raise SettingsError(
+                f"reproduce: --rounds is an option of {NIID}; the paper's tables have rounds of their own"
+            )
+        if options.budget == "cpu":
+            raise SettingsError(f"reproduce: --{name} is for {NIID}, and for the paper's tables with --budget paper")
     if options.no_run:
         must_be_there(options.results)
     chosen = long.Wanted(listed(options.rows or ""), listed(options.methods or ""), options.seeds or long.SEEDS)
@@ -74,15 +78,15 @@ def reproduce_command(options: argparse.Namespace) -> int:
     wanted = [part for part in options.parts if part not in ("all", NIID)]
     for part in paper.PARTS if "all" in options.parts else wanted:
         work.part(part)
-    if NIID in options.parts:
-        niid_bench(options)
+    failures = work.failures + (niid_bench(options) if NIID in options.parts else [])
+    if failures:
+        raise RunError(runner.summary(failures))
     return 0
 
 
-def niid_bench(options: argparse.Namespace) -> None:
-    """Run what is missing of NIID-Bench's table, and print what is there."""
+def niid_bench(options: argparse.Namespace) -> list[str]:
+    """Run what is missing of NIID-Bench's table, print what is there, and return a sentence for each failed run."""
     from fedaccord.experiments import niid_bench as bench
-    from fedaccord.experiments import runner
     from fedaccord.report import grid, tables
 
     study = bench.study_of(
@@ -95,5 +99,4 @@ def niid_bench(options: argparse.Namespace) -> None:
     folder = options.results / bench.FOLDER
     table, spent, failures = bench.reproduce(study, folder, not options.no_run, options.lanes)
     print(f"{tables.markdown(table)}\n{grid.markdown(spent)}")
-    if failures:
-        raise RunError(runner.summary(failures))
+    return failures

@@ -61,7 +61,7 @@ def filled(text: str) -> str:
 def tuner_command(options: argparse.Namespace) -> int:
     """Run what is missing of the lab, then print the tables of what is there, and write them and the picture."""
     from fedaccord.core.files import write_durably
-    from fedaccord.experiments import runner
+    from fedaccord.experiments import lab, runner
     from fedaccord.report import regret
 
     folder = options.results
@@ -79,6 +79,8 @@ def tuner_command(options: argparse.Namespace) -> int:
         print(regret.oracle_table(oracles))
     else:
         text = regret.markdown(results, oracles, work.seeds)
+        if set(work.seeds) & set(lab.SEARCHED):
+            text = f"For choosing, no report: seeds {lab.SEARCHED[0]} to {lab.SEARCHED[-1]} are the search's.\n\n{text}"
         print(text)
         if oracles:
             write_durably(folder / "regret.md", text.encode())
@@ -94,6 +96,7 @@ def tuner_command(options: argparse.Namespace) -> int:
 def lab_of(options: argparse.Namespace) -> Any:
     """Return the lab that the options describe."""
     from fedaccord.experiments import lab
+    from fedaccord.methods.registry import find
 
     known = {**lab.CANDIDATES, lab.RANDOM: {}}
     given = dict(map(candidate, options.candidate))
@@ -104,6 +107,8 @@ def lab_of(options: argparse.Namespace) -> Any:
     for what, names, among in (("problem", problems, lab.PROBLEMS), ("candidate", candidates, known | given)):
         if unknown := [name for name in names if name not in among]:
             raise SettingsError(f"bench tuner: unknown {what} '{unknown[0]}'; there are {', '.join(among)}")
+    for part in parts:
+        find(part)  # says what is wrong with a name
     if options.first_seed < 0:
         raise SettingsError(f"--first-seed {options.first_seed}: expected 0 or more")
     return lab.Lab(

@@ -11,9 +11,10 @@ from typing import IO, Any
 from fedaccord.core.errors import RunError
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Create a folder and its missing parents; raise RunError if that fails."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode, parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{path}: not a folder, and cannot be made one: {error.strerror}") from None
 

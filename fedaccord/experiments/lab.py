@@ -56,6 +56,7 @@ PARTS = (PLAIN, "FA+RM")
 
 SELECTION = 10
 """The first of the seeds with which the oracle is chosen; the runs that are reported have others."""
+SEARCHED = range(SELECTION, SELECTION + RUNS)
 
 
 # --- problems ---

@@ -25,7 +25,7 @@ from fedaccord.experiments.study import Cell, diverged, done
 from fedaccord.methods.registry import find
 from fedaccord.metrics import METRICS
 from fedaccord.runtime.drive import stop_request
-from fedaccord.runtime.folder import ROUNDS, SETTINGS, pack
+from fedaccord.runtime.folder import SETTINGS, pack
 
 LINE_SECONDS = 10.0
 STANDARD_INPUT = "/dev/stdin"
@@ -62,11 +62,7 @@ def run_missing(
 
     def missing_of(cells: Sequence[Cell]) -> list[Cell]:
         state.update({cell.name: done(cell, folder) for cell in cells})  # complains before any of them starts
-        missing = [cell for cell in cells if state[cell.name] < cell.settings.rounds]
-        for cell in cells:
-            if not keep and cell not in missing and (folder / cell.name / ROUNDS).is_file():
-                pack(folder / cell.name)  # it was killed just before it would have been packed
-        return missing
+        return [cell for cell in cells if state[cell.name] < cell.settings.rounds]
 
     missing = missing_of(todo)
     if not missing:
@@ -148,6 +144,7 @@ def run_rest(
 
     def look(cell: Cell) -> None:
         known[cell.name] = cell
+        done(cell, folder)  # complains if it was another experiment
         if diverged(cell, folder):
             lost.add(cell.name)
             pack(folder / cell.name)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fedaccord.core.errors import RunError
 from fedaccord.core.seeds import generator
 from fedaccord.tasks import find_task
 
@@ -21,13 +22,16 @@ def scaling(say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Measure each number of clients in a process of its own, so that memory and start-up are its own."""
     found = []
     for clients, cohort in ((10, 10), (100, 10), (1000, 10), (10_000, 10), (10_000, 100)):
-        say(f"{clients:,} clients, {cohort} a round")
+        say(f"{clients:,} clients, {cohort} per round")
         command = [
             sys.executable,
             "-c",
             f"from fedaccord.experiments.scaling import one_size; one_size({clients}, {cohort})",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            why = done.stderr.strip().splitlines()[-1:] or [f"it ended with status {done.returncode}"]
+            raise RunError(f"bench scaling: {clients:,} clients: {why[0]}")
         found.append(json.loads(done.stdout.splitlines()[-1]))
     for entry in found:
         entry["to_10_clients"] = round(entry["ms_a_client_round"] / found[0]["ms_a_client_round"], 2)
@@ -48,7 +52,8 @@ def one_size(clients: int, cohort: int, rounds: int = 60) -> None:
     sizes = [0]
     threading.Thread(target=watch_memory, args=(sizes,), daemon=True).start()
     begin = time.perf_counter()
-    history = federate(model, data, (inputs[:640], targets[:640]), rounds=rounds, fraction=cohort / clients, steps=10)
+    held, share = (inputs[:640], targets[:640]), cohort / clients
+    history = federate(model, data, held, method="FA", rounds=rounds, fraction=share, steps=10)
     whole = time.perf_counter() - begin
     rounds_took = [sum(log.seconds.values()) for log in history.rounds]
     print(

@@ -17,7 +17,8 @@ from fedaccord.experiments.yardsticks import YARDSTICKS, name_of, runs_of, train
 from fedaccord.methods.registry import find
 from fedaccord.report import paper, tables
 from fedaccord.runtime.attendance import NOBODY, attendance
-from fedaccord.runtime.folder import ROUNDS, SETTINGS, MetricNote, read_end, read_rounds, read_settings
+from fedaccord.runtime.checkpoints import manifests
+from fedaccord.runtime.folder import CHECKPOINTS, ROUNDS, SETTINGS, MetricNote, read_end, read_rounds, read_settings
 from fedaccord.runtime.lines import round_of
 from fedaccord.tasks import Task, find_task
 
@@ -62,6 +63,9 @@ class Cell:
 def cells(study: Study) -> Iterator[Cell]:
     """Yield the runs of a study, row by row: all seeds of a row's first method, then those of the next."""
     for row in study.rows:
+        columns = [name_of(method) for method in row.methods]
+        if twice := [name for name in columns if columns.count(name) > 1]:
+            raise SettingsError(f"two of the methods are called {twice[0]}; give one of them another name")
         task = known_task(study.task, row.settings.get("image_size", 0))
         known = {method: config.table(find(trained_by(method))) for method in row.methods}
         for method in row.methods:
@@ -98,6 +102,9 @@ def done(cell: Cell, folder: Path) -> int:
         if has not in fits:
             raise SettingsError(f"{path}: was run with {name} = {has}, not {fits[0]}; choose another folder for this")
     count, last = read_end(path)
+    saved = manifests(path / CHECKPOINTS)
+    if saved and int(saved[-1].stem) < count:
+        return int(saved[-1].stem)  # it was killed before its last rounds were saved, and will do them again
     early = last is not None and out_of_patience(cell.settings.patience, last["round"], last.get("best"))
     return cell.settings.rounds if early else count
 

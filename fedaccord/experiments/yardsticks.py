@@ -46,11 +46,13 @@ def runs_of(column: str, settings: Settings) -> Iterator[tuple[str, Settings, fl
     rounds = max(1, round(settings.rounds * cohort / clients))
     cost = 1 / (clients * settings.fraction)
     settings = make(settings.values(), {name: table()[name].default for name in FEDERATED})
+    decays = {name: settings[name] ** (settings.rounds / rounds) for name in ("lr_decay", "steps_decay")}
+    shorter = replace(settings, rounds=rounds, **decays)  # each round stands for several of the federation's
     if column == LOCAL:
         for client in range(clients):
-            yield f"-client{client}", replace(settings, alone=str(client), rounds=rounds), cost
+            yield f"-client{client}", replace(shorter, alone=str(client)), cost
     elif settings.epochs:  # passes over all data, while a cohort makes them over its own part only
-        yield "", replace(settings, alone=ALL_DATA, rounds=rounds), clients * cost
+        yield "", replace(shorter, alone=ALL_DATA), clients * cost
     else:
         yield "", replace(settings, alone=ALL_DATA, steps=settings.steps * cohort), cost
 

@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaccord.core.errors import RunError, SettingsError
-from fedaccord.core.files import read_up_to, write_durably
+from fedaccord.core.files import make_folder, read_up_to, write_durably
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Link:
 LONGEST = 1 << 16
 """The largest size of a key or certificate file, in bytes."""
 AUTHORITY, SUPERLINK = "fedaccord authority", "superlink"
+HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 
 
 def make_authority(folder: Path, hosts: Sequence[str], days: int = 365) -> None:
@@ -55,12 +57,13 @@ def make_authority(folder: Path, hosts: Sequence[str], days: int = 365) -> None:
     """
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    names = names_of(hosts)
+    make_folder(folder, mode=0o700)
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     write_durably(folder / "ca.key", private_pem(authority), mode=0o600)
     write_durably(folder / "server.key", private_pem(server), mode=0o600)
     write_durably(folder / "ca.pem", certificate(authority, authority, days))
-    write_durably(folder / "server.pem", certificate(server, authority, days, names_of(hosts)))
+    write_durably(folder / "server.pem", certificate(server, authority, days, names))
     write_durably(folder / "secret", secrets.token_hex(32).encode(), mode=0o600)
 
 
@@ -74,6 +77,7 @@ def renew(folder: Path, days: int = 365, hosts: Sequence[str] = ()) -> bool:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+    names = names_of(hosts) if hosts else None
     try:
         authority, server = (load_pem_private_key(read_up_to(folder / f"{name}.key", LONGEST), None) for name in KEYS)
         old = x509.load_pem_x509_certificate(read_up_to(folder / "server.pem", LONGEST))
@@ -84,7 +88,7 @@ def renew(folder: Path, days: int = 365, hosts: Sequence[str] = ()) -> bool:
     short = until < datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
     if short:
         write_durably(folder / "ca.pem", certificate(authority, authority, days))
-    write_durably(folder / "server.pem", certificate(server, authority, days, names_of(hosts) if hosts else known))
+    write_durably(folder / "server.pem", certificate(server, authority, days, known if names is None else names))
     return short
 
 
@@ -100,7 +104,10 @@ def private_pem(key: Any) -> bytes:
 
 
 def names_of(hosts: Sequence[str]) -> Any:
-    """Return the SuperLink's host names and IP addresses as the alternative names of a certificate."""
+    """Return the SuperLink's host names and IP addresses as the alternative names of a certificate.
+
+    Raise SettingsError for anything else, such as an address with a port.
+    """
     from cryptography import x509
 
     names: list[x509.GeneralName] = []
@@ -108,6 +115,10 @@ def names_of(hosts: Sequence[str]) -> Any:
         try:
             names.append(x509.IPAddress(ipaddress.ip_address(host)))
         except ValueError:
+            if not HOST.fullmatch(host):
+                raise SettingsError(
+                    f"--host {host}: expected a name or an address, without a port; a name in ASCII (xn--...)"
+                ) from None
             names.append(x509.DNSName(host))
     return x509.SubjectAlternativeName(names)
 
@@ -154,7 +165,7 @@ def make_node_key(path: Path) -> None:
 
     if path.exists():
         raise RunError(f"{path}: exists already; a key is never overwritten")
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(path.parent, mode=0o700)
     key = ec.generate_private_key(ec.SECP384R1())
     openssh = serialization.PrivateFormat.OpenSSH
     secret = key.private_bytes(serialization.Encoding.PEM, openssh, serialization.NoEncryption())

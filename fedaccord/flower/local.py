@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaccord.core.errors import EngineError
-from fedaccord.core.files import lock_folder, write_durably
+from fedaccord.core.files import lock_folder, make_folder, write_durably
 from fedaccord.core.processes import activity, die_with
 from fedaccord.flower.adapter import register
 from fedaccord.flower.certificates import Link, make_authority, make_node_key
@@ -64,7 +64,7 @@ class LocalFederation:
         self.database = folder / "link.db"
         self.asked = False  # whether a person asked to stop
         for place in (folder, folder / "home"):
-            place.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(place, mode=0o700)
         self.lock = lock_folder(folder, "a federation is running here already")
         names = [f"node{node}" for node in range(nodes)]
         if not insecure and not (self.keys / "secret").exists():
@@ -195,8 +195,8 @@ class LocalFederation:
                     status = part.process.poll()
                     if status is None:
                         continue
-                    if part is self.server and (status in (0, 2, 130) or self.asked):
-                        return status if status in (0, 2) else STOPPED
+                    if part is self.server and (status in (0, 1, 2, STOPPED) or self.asked):
+                        return status if status in (0, 1, 2) else STOPPED  # 1: it failed, or nobody reads its output
                     part.deaths += 1
                     if status == 2 or part.deaths > self.MAX_DEATHS:
                         raise EngineError(f"{part.name} cannot go on; see {self.folder / part.name}.log")

@@ -27,9 +27,16 @@ def as_csv(grid: Grid) -> str:
     return text.getvalue()
 
 
+def in_latex(text: str) -> str:
+    """Return a text as LaTeX prints it: a method of one's own may have any name."""
+    for sign in "&%_#$":
+        text = text.replace(sign, f"\\{sign}")
+    return text.replace("–", "--")
+
+
 def latex(grid: Grid) -> str:
-    rows = [" & ".join(line).replace("%", r"\%").replace("–", "--") + r" \\" for line in grid.lines]
-    head = " & ".join(grid.head).replace("%", r"\%") + r" \\ \hline"
+    rows = [" & ".join(map(in_latex, line)) + r" \\" for line in grid.lines]
+    head = " & ".join(map(in_latex, grid.head)) + r" \\ \hline"
     begin = rf"\begin{{tabular}}{{ll{'r' * (len(grid.head) - 2)}}}"
     notes = (f"% {note}" for note in grid.notes)
     return "\n".join([f"% {grid.heading}", begin, head, *rows, r"\end{tabular}", *notes, ""])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaccord.core.errors import RunError
+from fedaccord.report.grid import in_latex
 from fedaccord.runtime.folder import MetricNote, read_metrics, read_rounds
 
 ACCURACY = MetricNote("accuracy", percent=True)
@@ -141,14 +142,14 @@ def latex(table: Table) -> str:
     body = [head, *lines_of(table, r"\pm", r"\mathbf{{{}}}")]
     labels = len(head) - len(table.columns)
     rows = [
-        " & ".join([*line[:labels], *(text if text == "–" else f"${text}$" for text in line[labels:])])
+        " & ".join([*map(in_latex, line[:labels]), *(text if text == "–" else f"${text}$" for text in line[labels:])])
         for line in body[1:]
     ]
     return "\n".join(
         [
             f"% {table.heading}",
             rf"\begin{{tabular}}{{{'l' * labels}|{'c' * len(table.columns)}}}",
-            " & ".join(head) + r" \\ \hline",
+            " & ".join(map(in_latex, head)) + r" \\ \hline",
             *(f"{row} \\\\" for row in rows),
             r"\end{tabular}",
             "",

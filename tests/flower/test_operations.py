@@ -231,3 +231,41 @@ def test_a_federation_is_watched_and_a_key_revoked(federation, capsys):
     assert found["run"]["round"] >= 1
     assert found["run"]["loss"] > 0
     assert {name: each["days"] for name, each in found["certificates"].items()} == {"authority": 364, "superlink": 364}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--host", "b\u00fccher.example"], "expected a name or an address, without a port"),
+        (["--host", "10.0.0.1:8443"], "expected a name or an address, without a port"),
+        (["--host", "a", "--days", "10000000"], "expected 1 to 36,500 days"),
+        (["--host", "a", "--days", "0"], "expected 1 to 36,500 days"),
+    ],
+)
+def test_nothing_is_left_of_an_authority_that_cannot_be_made(tmp_path, words, complaint, capsys):
+    keys = tmp_path / "keys"
+    try:
+        code = main(["federation", "certificates", str(keys), *words])
+    except SystemExit as stop:  # what argparse finds
+        code = stop.code
+    assert code == 2
+    assert complaint in capsys.readouterr().err
+    assert not keys.exists()
+    assert main(["federation", "certificates", str(keys), "--host", "example.org", "--host", "10.0.0.1"]) == 0
+    (keys / "secret").unlink()
+    assert main(["federation", "certificates", str(keys), "--host", "a"]) == 2
+    assert "it was not finished: remove the folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["certificates", "--host", "a"], ["key"]], ids=str)
+def test_a_folder_that_is_a_file_is_told(tmp_path, words, capsys):
+    (tmp_path / "FILE").write_text("mine")
+    assert main(["federation", *words, str(tmp_path / "FILE" / "keys" / "mine")]) == 2
+    assert "cannot be made one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:port", ":9092", "localhost:70000"])
+def test_an_address_must_have_a_port(address, capsys):
+    with pytest.raises(SystemExit):
+        main(["federation", "status", "--superlink", address, "--insecure"])
+    assert f"{address}: expected HOST:PORT" in capsys.readouterr().err
