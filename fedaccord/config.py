@@ -287,9 +287,9 @@ def table(method: "Method | None" = None) -> dict[str, Setting]:
     from fedaccord.methods.registry import PARTS  # imported only here, because it loads torch
     from fedaccord.server.steps import SERVER_SETTINGS
 
-    known = {each.name: each for part in PARTS.values() for each in part.settings}
-    brought = {} if method is None else method.settings
-    return {**FIELDS, **{each.name: each for each in SERVER_SETTINGS}, **known, **brought}
+    of_parts = {each.name: each for part in PARTS.values() for each in part.settings}
+    own = {} if method is None else method.settings
+    return {**FIELDS, **{each.name: each for each in SERVER_SETTINGS}, **of_parts, **own}
 
 
 def brought(method: "Method") -> dict[str, Setting]:

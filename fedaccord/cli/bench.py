@@ -32,7 +32,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
     )
     bench.add_argument("parts", nargs="*", metavar="PART", help="shares, methods, rounds, scaling (all)")
     bench.add_argument("--tasks", default="mnist", help="with commas: digits, mnist, cifar10, kws (mnist)")
-    bench.add_argument("--repeats", type=int, default=7, help="the median of so many counts (7)")
+    bench.add_argument("--repeats", type=int, default=7, help="the median of this many repeats counts (7)")
     bench.add_argument("--workers", type=int, help="processes (as many as usable cores)")
     bench.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", help="bench.json, bench.md and bench.svg go there"

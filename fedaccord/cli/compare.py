@@ -24,7 +24,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
         "compare",
         parents=[study_options()],
         help="methods x splits x fractions x seeds, as one table",
-        description="Run what is missing, go on with what was cut off, and print mean ± standard deviation of the "
+        description="Run what is missing, resume what was cut off, and print mean ± standard deviation of the "
         "first metric on the test set, the best of a row marked. A second table has the mean of the last five tests, "
         "the difference to FA with the same seeds (95 % confidence interval), and the rounds, client steps, bytes and "
         "seconds that each method spent. Both (.md, .csv, .tex) go to the results folder, and a page, if there are no "
@@ -47,7 +47,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
         help="what the methods may spend alike (rounds): every run is read at its last test within what the cheapest "
         "method of the row spent",
     )  # fmt: skip
-    compare.add_argument("--budget", type=float, metavar="NUMBER", help="so many of these instead, such as 5e6 bytes")
+    compare.add_argument("--budget", type=float, metavar="NUMBER", help="another budget instead, such as 5e6 bytes")
     compare.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings for all runs")
     compare.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting, for all runs")
     compare.add_argument("--results", type=Path, metavar="FOLDER", help="where runs and tables go (runs/compare-TASK)")

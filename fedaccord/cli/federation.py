@@ -43,7 +43,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
         "server", parents=[what, reach, own, watch], help="the server: rounds, checkpoints, live view"
     )
     server.add_argument(
-        "--run", type=Path, required=True, metavar="FOLDER", help="the run folder; gone on with if there"
+        "--run", type=Path, required=True, metavar="FOLDER", help="the run folder; a run that is in it is resumed"
     )
     server.add_argument("--secret", type=Path, metavar="FILE", help="the SuperLink's --superexec-auth-secret-file")
     server.add_argument(

@@ -23,7 +23,7 @@ def add_field(commands: Any) -> None:
         description=filled(
             "Put methods side by side on problems of the lab: each with its published settings and the task's default "
             "schedule, with matching (+RM), with the tuner (+AH) and with both. What is there is not run again, what "
-            "was cut off is gone on with. The folder then holds field.md (the tables of all runs that it has, also "
+            "was cut off is resumed. The folder then holds field.md (the tables of all runs that it has, also "
             "printed) and runs.csv."
         ),
         epilog=filled(f"problems: {', '.join(lab.PROBLEMS)}\nmethods: {', '.join(field.METHODS)}"),

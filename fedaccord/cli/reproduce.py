@@ -19,10 +19,10 @@ def add(commands: Any, words: Sequence[str]) -> None:
         help="the paper's tables and figures, and NIID-Bench's",
         description="Make the paper's tables and figures, with its own figures beside ours: mnist, cifar10, kws "
         "(tables and curves), search (the fixed schedules that were tried), steps (accuracy by local steps a round), "
-        "overhead (run time), evolution (of the tuner), choices (what others than the default are worth; with --budget "
+        "overhead (run time), evolution (of the tuner), choices (what leaving the default is worth; with --budget "
         "paper), or all of these. niid-bench: the label-skew rows of NIID-Bench "
         "(Li et al., 2022) on CIFAR-10, with the published figures and the difference; a run takes about an hour on "
-        "one core. What was cut off is gone on with by the same command.",
+        "one core. The same command resumes what was cut off.",
     )
     reproduce.add_argument(
         "parts",

@@ -38,7 +38,7 @@ def add(commands: Any, words: Sequence[str]) -> None:
         add_grouped_settings(run, words)
     run.set_defaults(command=run_command)
 
-    resume = commands.add_parser("resume", help="go on with a run", description="Go on from a run's last checkpoint.")
+    resume = commands.add_parser("resume", help="resume a run", description="Go on from a run's last checkpoint.")
     resume.add_argument("run", type=Path, help="the run folder")
     resume.add_argument(
         "--rounds", help="so many in all: a finished run goes on, with the weights of one that had them from the start"

@@ -29,7 +29,7 @@ def add_tuner(commands: Any) -> None:
             f"seed {lab.SELECTION} and what is best also with the next {RUNS - 1}, and chooses by the mean loss on the "
             "server's set; the oracle and all candidates then run with the same seeds, and differ in nothing but the "
             "tuner (paper: in the whole server's side, as printed). What is there is not run again, what was cut off "
-            "is gone on with. The folder then holds regret.md (the tables, also printed), regret.svg, runs.csv, and "
+            "is resumed. The folder then holds regret.md (the tables, also printed), regret.svg, runs.csv, and "
             "beside each problem's runs how its oracle was chosen."
         ),
         epilog=filled(f"problems: {', '.join(lab.PROBLEMS)}\ncandidates: {', '.join((*lab.CANDIDATES, lab.RANDOM))}"),

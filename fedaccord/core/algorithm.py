@@ -37,12 +37,6 @@ T = TypeVar("T")
 LAST, BEST = "last", "best"
 """The names under which the model of the last round and the best model so far may be handed out."""
 
-PLAUSIBLE = (0.003, 0.2)
-"""The plausible range of the clients' steps in a first round, as a share of the model's norm. In the middle of the grid
-they were 0.01 to 0.08 on all problems of the lab; a network that went further than this range often did not recover."""
-TRIES = 4
-"""The number of rounds in which a first step outside that range may be corrected."""
-
 
 class Aggregated(Protocol):
     """The result of line 14: a round's updates, aggregated."""

@@ -16,7 +16,7 @@ from fedaccord.core.settings import EXPERIMENT, LENGTH, SERVER
 from fedaccord.experiments.yardsticks import YARDSTICKS, name_of, runs_of, trained_by
 from fedaccord.methods.registry import find
 from fedaccord.report import paper, tables
-from fedaccord.runtime.attendance import NOBODY, attendance
+from fedaccord.runtime.attendance import MOST_EMPTY, attendance
 from fedaccord.runtime.checkpoints import manifests
 from fedaccord.runtime.folder import CHECKPOINTS, ROUNDS, SETTINGS, MetricNote, read_end, read_rounds, read_settings
 from fedaccord.runtime.lines import round_of
@@ -134,7 +134,7 @@ def diverged(cell: Cell, folder: Path) -> bool:
     _, last = read_end(path)
     if last is None or last.get("clients"):
         return False  # somebody counted in its last round: no need to read the others
-    return attendance(round_of(line, path / ROUNDS) for line in read_rounds(path)).empty_rounds >= NOBODY
+    return attendance(round_of(line, path / ROUNDS) for line in read_rounds(path)).empty_rounds >= MOST_EMPTY
 
 
 def ended(cell: Cell, folder: Path) -> bool:

@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from fedaccord.core.algorithm import PLAUSIBLE, TRIES
+from fedaccord.core.observing import FIRST_ROUNDS, PLAUSIBLE
 from fedaccord.core.records import Observation
 from fedaccord.policy.grid import Axis, HyperGrid
 
@@ -122,7 +122,7 @@ class Pace:
         if lost:
             pace = {**pace, "turned": True, "doubt": None, "lengths": [], "earned": 0.0}
             return *self.moved(pace, mu, -lost * AWAY, "the clients' values were not finite"), True
-        far = self.out_of_proportion(seen) if pace["sized"] is None and seen.round <= TRIES else None
+        far = self.out_of_proportion(seen) if pace["sized"] is None and seen.round <= FIRST_ROUNDS else None
         if far is not None:
             return *self.in_proportion(pace, mu, far), True
         if not seen.carried_out:

@@ -8,7 +8,7 @@ from fedaccord.core.records import RoundLog
 NAMED = 5
 """A sentence names at most this many clients; of more it gives the number, and names the first."""
 NO_DATA = "it has no data"
-NOBODY = 3
+MOST_EMPTY = 3
 """A run ends with an error after so many rounds in a row without a usable update, or a rate that a tuner halved."""
 
 

@@ -200,8 +200,9 @@ def settle_home(parts: Parts) -> tuple[Parts, list[str]]:
         return parts, []
     settings = by_clients(parts.settings)
     given = " (sets of the server's are not used)" if parts.validation is not None or parts.test is not None else ""
+    stay = "1 of the model's tensors stays" if len(home) == 1 else f"{len(home)} of the model's tensors stay"
     told = (
-        f"{len(home)} of the model's tensors stay with each client: so the clients measure the loss, and the metrics "
+        f"{stay} with each client: so the clients measure the loss, and the metrics "
         f"on {settings.client_test:.0%} of their data, each with its own part{given}; the model that is handed out has "
         "that part as it started, fedaccord.load(run, client=0) has a client's"
     )

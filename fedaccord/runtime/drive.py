@@ -17,7 +17,7 @@ from fedaccord.core.params import read_params
 from fedaccord.core.processes import processor_kind, torch_threads
 from fedaccord.core.protocols import Engine
 from fedaccord.core.records import Params, RoundLog, ServerState, Snapshot
-from fedaccord.runtime.attendance import NOBODY, Attendance, attendance
+from fedaccord.runtime.attendance import MOST_EMPTY, Attendance, attendance
 from fedaccord.runtime.build import Setup
 from fedaccord.runtime.changes import other_code, other_settings
 from fedaccord.runtime.checkpoints import Checkpoint
@@ -73,7 +73,8 @@ def drive(
                     logs.append(log)
                 else:
                     folder.append(log)
-                    ends = asked.is_set() or over(experiment, state.round, state.kept) or present.empty_rounds >= NOBODY
+                    gives_up = present.empty_rounds >= MOST_EMPTY
+                    ends = asked.is_set() or gives_up or over(experiment, state.round, state.kept)
                     if written := ends or state.round % settings.checkpoint_every == 0:
                         checkpoint(engine, folder, state, about)
                 views.show(log)
@@ -172,10 +173,10 @@ def give_up_alone(present: Attendance, log: RoundLog, folder: RunFolder | None, 
 
     `remarks`: what was said before the first round, which may well be the reason.
     """
-    if present.empty_rounds >= NOBODY:
+    if present.empty_rounds >= MOST_EMPTY:
         reason = "; ".join([log.refused[0]["why"] if log.refused else "see its log", *remarks])
         raise RunError(
-            f"no client's update could be used in the last {NOBODY} rounds (up to round {log.round}): {reason}"
+            f"no client's update could be used in the last {MOST_EMPTY} rounds (up to round {log.round}): {reason}"
             + ("; everything up to here is kept: once that is mended, resume the run" if folder else "")
         )
 

@@ -169,9 +169,7 @@ class RunFolder:
         """
         newest_first = manifests(self.path / CHECKPOINTS)[::-1]
         if read_raw(self.path).get("version", 1) < config.VERSION:
-            raise RunError(
-                f"{self.path}: was begun by fedaccord 0.1; it can be shown and compared, but not gone on with"
-            )
+            raise RunError(f"{self.path}: was begun by fedaccord 0.1; it can be shown and compared, but not resumed")
         written = (self.path / ROUNDS).stat().st_size
         good = (read_checkpoint(manifest) for manifest in newest_first)
         found = next((checkpoint for checkpoint in good if checkpoint and checkpoint.log_bytes <= written), None)

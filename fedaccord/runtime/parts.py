@@ -324,7 +324,7 @@ def resolve(task: Task, settings: Settings, data: DataSet) -> Settings:
         clients = natural if clients is None else clients
         if clients > natural:
             raise SettingsError(
-                f"clients = {clients}: the data of {task.name} came from {natural} owners; so many clients, or fewer"
+                f"clients = {clients}: the data of {task.name} came from {natural} owners; give at most that many"
             )
     return replace(settings, clients=10 if clients is None else clients, augment=bool(settings.augment))
 
@@ -381,7 +381,9 @@ def labels_of(data: DataSet) -> np.ndarray:
 def hold_out(settings: Settings, labels: np.ndarray) -> np.ndarray:
     """Choose the examples that the server keeps to measure L_t on; return their numbers."""
     if settings.validation_per_class == 0:
-        raise SettingsError("validation_per_class = 0: the server has nothing to measure L_t on; or evaluate = clients")
+        raise SettingsError(
+            "validation_per_class = 0: the server has nothing to measure L_t on: set it above 0, or evaluate = clients"
+        )
     return partition.hold_out(labels, settings.validation_per_class, numpy_generator(settings.seed, "validation"))
 
 

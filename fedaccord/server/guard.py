@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 
-from fedaccord.core.algorithm import LAST, PLAUSIBLE, TRIES, Aggregated, Guard, Measure, Verdict
-from fedaccord.core.observing import relative_norm
+from fedaccord.core.algorithm import LAST, Aggregated, Guard, Measure, Verdict
+from fedaccord.core.observing import FIRST_ROUNDS, PLAUSIBLE, relative_norm
 from fedaccord.core.records import ServerState, Snapshot, finite
 from fedaccord.server.steps import towards
 from fedaccord.server.stretch import Length
@@ -166,7 +166,7 @@ def mended(
 def overshot(state: ServerState, mean: Aggregated, loss: float | None) -> bool:
     """Return whether the very first step is out of all proportion to the model, and gains next to nothing."""
     relative, first = relative_norm(mean), state.first_loss
-    if relative is None or relative <= PLAUSIBLE[1] or state.model.accepted or state.round >= TRIES:
+    if relative is None or relative <= PLAUSIBLE[1] or state.model.accepted or state.round >= FIRST_ROUNDS:
         return False
     return loss is None or first is None or not loss < first - EARLY * abs(first)
 

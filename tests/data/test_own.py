@@ -83,7 +83,7 @@ def test_whom_the_examples_came_from_makes_clients_or_groups_of_them(tmp_path, c
         sizes[clients] = [int(line[-1]) for line in lines if len(line) == 6 and line[0].isdigit()]
     assert sizes == {"": [4, 4, 4, 4], "2": [8, 8], "4": [4, 4, 4, 4]}
     assert main([*words, "--clients", "5"]) == 2
-    assert "came from 4 owners; so many clients, or fewer" in capsys.readouterr().err
+    assert "came from 4 owners; give at most that many" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
