@@ -207,7 +207,8 @@ def federate(
     for sentence in [*([stopped] if outcome.stopped else []), *outcome.warnings]:
         warnings.warn(sentence, FedAccordWarning, stacklevel=2)
     state, experiment = outcome.state, setup.experiment
-    load_params(model, handed_out(experiment, state.model, measuring(experiment), state.kept)[1])
+    handed = handed_out(experiment, state.round, state.model, measuring(experiment), state.kept)[1]
+    load_params(model, handed)
     return History(
         model.eval(), outcome.rounds, setup.settings, state, outcome.about, setup.metrics,
         read_params(model, setup.travel.fixed), outcome.classes, setup.code, outcome.stopped,

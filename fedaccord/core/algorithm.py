@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 LAST, BEST = "last", "best"
 """The names under which the model of the last round and the best model so far may be handed out."""
+SETTLED = 15
+"""The round from which on less than a hundredth of the short running mean is the first model."""
 
 
 class Aggregated(Protocol):
@@ -224,7 +226,7 @@ def tested(
     reported = mean_metrics(accepted)
     if not over(ex, round, kept) and (ex.metrics is None or not tests_in(ex, round)):
         return None, reported
-    name, params = handed_out(ex, model, measure, kept)
+    name, params = handed_out(ex, round, model, measure, kept)
     return name, reported if ex.metrics is None else ex.metrics(params)
 
 
@@ -283,7 +285,7 @@ def watched(
     """Return this round's score on the server's set and the best model so far; None for both if nothing is watched."""
     if ex.watch is None:
         return None, None
-    name, params = handed_out(ex, model, measure)
+    name, params = handed_out(ex, round, model, measure)
     score = measure(model, name).loss if ex.watch.metric is None else ex.watch.metric(params)
     score = None if score is None else finite(score)
     if score is None or not ex.watch.better(score, kept):
@@ -291,11 +293,13 @@ def watched(
     return score, Best(round, score, params if ex.watch.keep else {})
 
 
-def handed_out(ex: Experiment, model: Snapshot, measure: Measure, kept: Best | None = None) -> tuple[str, Params]:
+def handed_out(
+    ex: Experiment, round: int, model: Snapshot, measure: Measure, kept: Best | None = None
+) -> tuple[str, Params]:
     """Return the name and the parameters of the model to use: the best so far if that is kept, or else this round's.
 
     Of this round's last model and its running means it is the one with the smallest loss at the server. Without a set
-    at the server they cannot be told apart; then it is the first of the means.
+    at the server they cannot be told apart; then it is the first of the means, once that no longer lags behind.
     """
     if kept is not None and kept.params:
         return BEST, kept.params
@@ -303,7 +307,7 @@ def handed_out(ex: Experiment, model: Snapshot, measure: Measure, kept: Best | N
     if len(models) == 1 or ex.own_parts:  # a client's own part goes with the model that it received
         return LAST, models[LAST]
     if ex.clients_report:
-        name = next(name for name in models if name != LAST)
+        name = LAST if round < SETTLED else next(name for name in models if name != LAST)
         return name, models[name]
     losses = {name: measure(model, name).loss for name in models}
     usable = {name: loss for name, loss in losses.items() if loss is not None and math.isfinite(loss)}

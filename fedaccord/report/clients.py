@@ -76,7 +76,7 @@ def contribution(run: Run, missing: Attendance, detail: float) -> dict[str, Any]
         "clients": names,
         "share": [number(examples[c] / total) for c in shown],
         "took_part": rounds[shown].tolist(),
-        "seen": len(run.clients),
+        "everyone": len(everyone),
         "missing": [gone.get(name) for name in names],
         "labels": [labels_of(run, name) for name in names],
         "rounds": [run.lines[i]["round"] for i in kept],

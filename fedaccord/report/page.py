@@ -13,6 +13,7 @@ from typing import Any
 
 from fedaccord.core.files import write_durably
 from fedaccord.report.condense import page_data
+from fedaccord.report.words import PYTHON
 
 LIBRARY = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 OURS = ("dom", "state", "charts", "results", "tuner", "clients", "live")
@@ -72,9 +73,10 @@ def part(name: str) -> str:
 def title_of(data: dict[str, Any]) -> str:
     """Return the page's title: task and method of one run; of several, how many and their tasks: '3 runs: digits'."""
     runs = data["runs"]
+    tasks = list(dict.fromkeys(run["name"] if run["task"] == PYTHON else run["task"] for run in runs))
     if len(runs) == 1:
-        return f"{runs[0]['task']}, {runs[0]['method']}"
-    return f"{len(runs)} runs: {', '.join(dict.fromkeys(run['task'] for run in runs))}"
+        return f"{tasks[0]}, {runs[0]['method']}"
+    return f"{len(runs)} runs: {', '.join(tasks)}"
 
 
 def embedded(data: dict[str, Any]) -> str:

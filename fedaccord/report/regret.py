@@ -112,7 +112,7 @@ def regrets_of(results: Sequence[Result], equal: bool = False) -> dict[str, list
 def markdown(results: Sequence[Result], oracles: Sequence[Oracle], seeds: Sequence[int]) -> str:
     """Return the tables of regrets and of oracles as Markdown."""
     told = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-    texts = []
+    texts = [f"Regret in short, at equal rounds\n\n{summary(results)}"] if results else []
     for part in dict.fromkeys(each.part for each in results):
         mine = [each for each in results if each.part == part]
         texts.append(
@@ -134,11 +134,31 @@ def markdown(results: Sequence[Result], oracles: Sequence[Oracle], seeds: Sequen
     return "\n".join(texts)
 
 
-def table(results: Sequence[Result], seeds: int, equal: bool = False) -> str:
-    """Return a table with a row for each problem, a column for each candidate, and summary rows below."""
+def summary(results: Sequence[Result]) -> str:
+    """Return a table with a row for each candidate and client part: its regret over all problems that it was run on."""
+    head = ["", "client part", "problems", "mean, negatives as 0", "more than the default there", "worst", "at chance"]
+    lines = []
+    for part in dict.fromkeys(each.part for each in results):
+        columns = by_candidate([each for each in results if each.part == part])
+        standard = regrets_of(columns.get(DEFAULT, ()))
+        for name, mine in columns.items():
+            regrets = regrets_of(mine)
+            more = "" if name == DEFAULT else more_than(standard, regrets)
+            found = [str(len(regrets)), estimate(regrets, clipped=True), more, worst(regrets), at_chance(mine)]
+            lines.append([name, part, *found])
+    return as_table(head, lines)
+
+
+def by_candidate(results: Sequence[Result]) -> dict[str, list[Result]]:
     columns: dict[str, list[Result]] = {}
     for each in results:
         columns.setdefault(each.candidate, []).append(each)
+    return columns
+
+
+def table(results: Sequence[Result], seeds: int, equal: bool = False) -> str:
+    """Return a table with a row for each problem, a column for each candidate, and summary rows below."""
+    columns = by_candidate(results)
     problems = dict.fromkeys(each.problem for each in results)
     lines = [
         [problem, *(cell([r for r in mine if r.problem == problem], seeds, equal) for mine in columns.values())]
@@ -151,7 +171,7 @@ def table(results: Sequence[Result], seeds: int, equal: bool = False) -> str:
         "more than the default": lambda mine: more_than(standard, regrets_of(mine, equal)),
         "mean": lambda mine: estimate(regrets_of(mine, equal), clipped=False),
         "worst": lambda mine: worst(regrets_of(mine, equal)),
-        "runs at chance": lambda mine: f"{sum(each.at_chance for each in mine)} of {len(mine)}",
+        "runs at chance": at_chance,
     }
     if equal:
         del below["runs at chance"]
@@ -194,6 +214,10 @@ def estimate(regrets: Regrets, clipped: bool) -> str:
         return text
     low, high = interval(regrets, clipped)
     return f"{text} [{low:z.2f}, {high:z.2f}]"
+
+
+def at_chance(results: Sequence[Result]) -> str:
+    return f"{sum(each.at_chance for each in results)} of {len(results)}"
 
 
 def worst(regrets: Regrets) -> str:

@@ -65,13 +65,18 @@ def result(runs: Sequence[Mapping[str, Any]], groups: Sequence[int], metrics: Se
     first, *others = sorted(means, key=lambda group: means[group], reverse=metric["higher"])
     mean = f", the mean of {in_words(len(values[first]))} seeds" if len(values[first]) > 1 else ""
     if not others:
-        return f"the test {metric['name']} is {shown(metric, means[first])}{mean}"
+        return f"the {tested(metric)} is {shown(metric, means[first])}{mean}"
     second = name_of(others[0], runs, groups)
     apart = abs(rounded(metric, means[first]) - rounded(metric, means[others[0]]))
     more = f"{gap(metric, apart)} {'more' if metric['higher'] else 'less'} than {second}"
     ahead = f"{more} ({shown(metric, means[others[0]])})" if apart else f"as has {second}"
-    best = f"{name_of(first, runs, groups)} did best, with a test {metric['name']} of {shown(metric, means[first])}"
+    best = f"{name_of(first, runs, groups)} did best, with a {tested(metric)} of {shown(metric, means[first])}"
     return f"{best}{mean}, {ahead}"
+
+
+def tested(metric: Mapping[str, Any]) -> str:
+    """Return what a metric on the test set is called."""
+    return str(metric["name"]) if metric["name"].startswith("test") else f"test {metric['name']}"
 
 
 def name_of(group: int, runs: Sequence[Mapping[str, Any]], groups: Sequence[int]) -> str:

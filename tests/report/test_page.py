@@ -409,7 +409,7 @@ def test_a_long_run_of_many_clients_fits_and_says_what_it_left_out(tmp_path):
     maps = run["tuner"]["maps"]["rounds"]
     assert (maps[0], maps[-1], len(maps), run["tuner"]["of"]) == (1, 1000, 200, 1000)
     assert run["contribution"]["clients"] == [str(c) for c in range(70, 120)]  # those with the most examples
-    assert run["contribution"]["seen"] == 120
+    assert run["contribution"]["everyone"] == 120
     assert [len(row) for row in run["contribution"]["norms"]] == [200] * 50
 
 

@@ -100,6 +100,9 @@ function overlay(id, of, say, name, y, { marks = [], ...options } = {}) {
   ]);
 }
 
+/* The width in pixels that the longest of these names takes below an axis. */
+const widthOf = (names) => Math.max(34, 12 + 7 * Math.max(...names.map((name) => name.length)));
+
 /* A grid of rectangles, the stronger their colour the more. `columns` and `rows`: names; `at`: the columns' places, where they are not
    0, 1, 2 ...; `values`: by row; `marked`: rows whose name is always there; `say`: (row, column) -> words. */
 function heat(id, { columns, rows, at = columns.map((_, i) => i), values, marked = [], most, say, x, y, marks = [], table: made, ...options }, summary) {
@@ -111,7 +114,7 @@ function heat(id, { columns, rows, at = columns.map((_, i) => i), values, marked
     return names.map((_, i) => i).filter((i) => i % every === 0);
   };
   const widest = Math.max(...rows.map((name) => name.length), 1);
-  const across = named(columns, byId(id).clientWidth / 60);
+  const across = named(columns, byId(id).clientWidth / Math.max(60, widthOf(columns)));
   draw(id, {
     marginLeft: Math.min(140, 30 + 7.2 * widest + (y?.label ? 14 : 0)),
     x: { domain: [edge(0), edge(at.length)], ticks: across.map((i) => at[i]), tickFormat: (place) => columns[at.indexOf(place)], ...x },

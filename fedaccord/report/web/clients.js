@@ -2,11 +2,12 @@
 
 function renderClients() {
   const run = data.runs[view.client];
-  const { clients, share, took_part: rounds, seen, missing } = run.contribution;
+  const { clients, share, took_part: rounds, everyone, missing } = run.contribution;
   choices("client-run", "client-choice", data.runs.map((each) => each.label), view.client);
-  const never = run.clients - seen - missing.filter((each, i) => each && !rounds[i]).length;
+  byId("clients-of").textContent = data.runs.length > 1 ? `: ${run.label}` : "";
+  const never = run.clients - everyone;
   byId("clients-note").textContent = [
-    seen > clients.length ? `${clients.length} of ${count(run.clients)} clients are shown: those that are missing, then those with the most examples, ${percent(share.reduce((sum, value) => sum + value, 0), 0)} of all.` : "",
+    everyone > clients.length ? `${clients.length} of ${count(run.clients)} clients are shown: those that are missing, then those with the most examples, ${percent(share.reduce((sum, value) => sum + value, 0), 0)} of all.` : "",
     never > 0 ? `${count(never)} of ${count(run.clients)} clients have not taken part yet.` : "",
   ].filter(Boolean).join(" ");
   byId("missing-key").hidden = !missing.some(Boolean);
@@ -22,21 +23,22 @@ function renderClients() {
 const gone = (each) => (each ? `missing since round ${each.since}: ${each.why}` : "");
 
 /* One bar for each client; above all bars it says who was missing at the end. */
-function bars(id, run, values, say, name) {
+function bars(id, run, values, say, name, inWords = percent, scale = 100, y = inPercent) {
   const { clients, missing } = run.contribution;
-  const points = clients.map((client, i) => ({ client, y: 100 * (values[i] ?? 0), known: there(values[i]), gone: missing[i],
+  const points = clients.map((client, i) => ({ client, y: scale * (values[i] ?? 0), known: there(values[i]), gone: missing[i],
     text: [`client ${client}: ${say(i)}`, gone(missing[i])].filter(Boolean).join("\n") }));
   const every = Math.ceil(clients.length / Math.max(4, (byId(id).clientWidth - 60) / 30));
   const known = values.filter(there);
   const away = points.filter((each) => each.gone);
-  const ends = known.length ? `, from ${percent(Math.min(...known))} to ${percent(Math.max(...known))}` : "";
-  const top = Math.max(1e-9, ...points.map(({ y }) => y));
+  const ends = known.length ? `, from ${inWords(Math.min(...known))} to ${inWords(Math.max(...known))}` : "";
+  const heights = points.map((each) => each.y);
+  const [bottom, top] = [Math.min(0, ...heights), Math.max(0, ...heights) || 1];
   draw(id, {
-    height: away.length ? 280 : 230, marginTop: away.length ? 62 : 12, y: { ...inPercent, domain: [0, top], ticks: 5 },
+    height: away.length ? 280 : 230, marginTop: away.length ? 62 : 12, y: { ...y, domain: [bottom, top], ticks: 5 },
     x: { type: "band", domain: clients, label: "client", padding: 0.25, ticks: clients.filter((_, i) => i % every === 0) },
     marks: [
       Plot.barY(points, { x: "client", y: "y", fill: colourOf(0), fillOpacity: (each) => (each.gone ? 0.35 : 1) }),
-      Plot.ruleX(away, { x: "client", y1: 0, y2: top, stroke: "var(--warn)", strokeDasharray: "2 3" }),
+      Plot.ruleX(away, { x: "client", y1: bottom, y2: top, stroke: "var(--warn)", strokeDasharray: "2 3" }),
       Plot.text(away, { x: "client", frameAnchor: "top", text: () => "missing", rotate: -90, textAnchor: "start", dy: -6, lineAnchor: "middle", fill: "var(--warn)", fontWeight: 600 }),
       Plot.tip(points, Plot.pointerX({ x: "client", y: "y", title: "text" })),
     ],
@@ -54,11 +56,13 @@ const HOW = {
 function renderOwn(run) {
   const { accuracy, by } = run.contribution;
   const metric = data.metrics.find((each) => each.name === run.spread.metric);
-  byId("own-figure").hidden = !by || (by === "measured" && !metric?.percent);
+  byId("own-figure").hidden = !by || (by === "measured" && !metric);
   if (byId("own-figure").hidden) return;
   byId("own-title").textContent = `${by === "measured" ? capital(metric.name) : "Accuracy"} by client`;
   byId("own-note").textContent = HOW[by];
-  bars("own", run, accuracy, (i) => percent(accuracy[i]), byId("own-title").textContent);
+  const shares = by !== "measured" || metric.percent;
+  const inWords = shares ? percent : (value) => inUnits(metric, value);
+  bars("own", run, accuracy, (i) => inWords(accuracy[i]), byId("own-title").textContent, inWords, shares ? 100 : 1, shares ? inPercent : {});
 }
 
 const rowNames = ({ contribution: { clients, missing } }) => clients.map((client, i) => (missing[i] ? `${client} (missing)` : client));
@@ -133,9 +137,9 @@ function renderDivergence() {
   if (drawn) {
     const values = data.runs.flatMap((run) => run.divergence.values || []).filter((value) => value > 0);
     const [least = 1, most = 10] = d3.extent(values);
-    const ends = [least, Math.max(most, 2 * least)];
-    const stops = [-3, -2, -1, 0, 1, 2, 3, 4, 5, 6].flatMap((ten) => [1, 2, 5].map((one) => one * 10 ** ten)).filter((value) => value >= ends[0] && value <= ends[1]);
-    const { y, marks } = logAxis(stops, ends);
+    const all = [-3, -2, -1, 0, 1, 2, 3, 4, 5, 6].flatMap((ten) => [1, 2, 5].map((one) => one * 10 ** ten));
+    const ends = [all.findLast((value) => value <= least) ?? least, all.find((value) => value >= most && value > least) ?? most];
+    const { y, marks } = logAxis(all.filter((value) => value >= ends[0] && value <= ends[1]), ends);
     overlay("divergence", (run) => run.divergence.rounds && { x: run.divergence.rounds, y: run.divergence.values }, (value) => figure(value, 3), "How much the clients pull apart", y, { marks });
   }
   const reasons = new Map();
@@ -170,7 +174,11 @@ function renderTime() {
     text: `round ${x}\n${parts.map(({ name, seconds }) => `${name} ${figure(seconds[i], 3)} s`).join("\n")}` }));
   draw("seconds", {
     height: 230, x: roundAxis(run.finished), y: { tickFormat: (value) => `${figure(value)} s`, zero: true },
-    marks: [Plot.areaY(points, { x: "x", y: "y", z: "name", fill: ({ name }) => colourOf(names.indexOf(name)) }), ...tips(told)],
+    marks: [
+      rounds.length > 1 ? Plot.areaY(points, { x: "x", y: "y", z: "name", fill: ({ name }) => colourOf(names.indexOf(name)) })
+        : Plot.rectY(points, { x1: 1, x2: 2, y: "y", fill: ({ name }) => colourOf(names.indexOf(name)) }),
+      ...tips(told),
+    ],
   }, `Seconds a round by part: ${parts.map((part) => `${part.name} ${duration(part.total)} in all`).join(", ")}`, () => [
     [["round", "number"], ...parts.map(({ name }) => [name, "number"])],
     rounds.map((x, i) => ({ cells: [numeric(x), ...parts.map(({ seconds }) => numeric(`${figure(seconds[i], 3)} s`))] })),

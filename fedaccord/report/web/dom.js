@@ -6,6 +6,7 @@ const figure = (value, digits = 4) => (there(value) ? String(Number(value.toPrec
 const percent = (value, digits = 2) => (there(value) ? `${(100 * value).toFixed(digits)} %` : "–");
 const signed = (value) => (there(value) ? `${value > 0 ? "+" : ""}${figure(100 * value, 3)} %` : "–");
 const inUnits = (metric, value) => (metric.percent ? percent(value) : figure(value));
+const tested = (metric) => (metric.name.startsWith("test") ? metric.name : `test ${metric.name}`);
 const count = (value) => value.toLocaleString("en");
 const size = (bytes) => (bytes < 1e6 ? `${figure(bytes / 1e3, 3)} kB` : `${figure(bytes / 1e6, 3)} MB`);
 const capital = (word) => word.charAt(0).toUpperCase() + word.slice(1);

@@ -24,7 +24,7 @@ addEventListener("beforeprint", () => { document.documentElement.dataset.paper =
 addEventListener("afterprint", () => { delete document.documentElement.dataset.paper; render(); });
 
 /* What the model gets right of each class is noted after the last round. */
-const done = () => data.runs.every((run) => run.finished >= run.rounds && (!run.classes || run.classes.round >= run.finished));
+const done = () => data.runs.every((run) => (run.finished >= run.rounds || run.stopped) && (!run.classes || run.classes.round >= run.finished));
 
 function say(words, kind) {
   byId("status").textContent = words;
@@ -32,18 +32,22 @@ function say(words, kind) {
 }
 
 async function poll() {
+  let answer = null;
+  let newer = "";
   try {
-    const answer = await fetch("data.json", { cache: "no-store" });
-    const newer = await answer.text();
-    if (answer.ok && newer !== text) {
+    answer = await fetch("data.json", { cache: "no-store" });
+    newer = await answer.text();
+  } catch {
+    say("no answer from the server; this is the last that it sent", "trouble");
+  }
+  if (answer && !answer.ok) say(newer, "trouble");
+  if (answer?.ok) {
+    if (newer !== text) {
       text = newer;
       data = JSON.parse(text);
       render();
     }
-    if (answer.ok) say(done() ? "finished" : "live: looks for new rounds every 2 s", done() ? "" : "live");
-    else say(newer, "trouble");
-  } catch {
-    say("no answer from the server; this is the last that it sent", "trouble");
+    say(done() ? "finished" : "live: looks for new rounds every 2 s", done() ? "" : "live");
   }
   if (!done()) setTimeout(poll, 2000);
 }

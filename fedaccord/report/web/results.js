@@ -7,12 +7,12 @@ function renderHeader() {
   const shared = (name) => runs.every((run) => run[name] === runs[0][name]);
   const words = { task: "task", method: "method", split: "split", clients: "clients", fraction: "clients a round", seed: "seed" };
   for (const [name, word] of Object.entries(words)) {
-    if (shared(name)) fact(word, name === "fraction" ? percent(runs[0][name], 0) : runs[0][name]);
+    if (shared(name) && !(name === "task" && runs[0].task === "python")) fact(word, name === "fraction" ? percent(runs[0][name], 0) : runs[0][name]);
   }
   if (runs.length === 1) {
     const [run] = runs;
-    fact("rounds finished", `${count(run.finished)} of ${count(run.rounds)}`);
-    data.metrics.forEach((metric, m) => fact(`test ${metric.name}`, inUnits(metric, run.metrics[m].last), "result"));
+    fact("rounds finished", `${count(run.finished)} of ${count(run.rounds)}${run.stopped ? ", ended early" : ""}`);
+    data.metrics.forEach((metric, m) => fact(tested(metric), inUnits(metric, run.metrics[m].last), "result"));
     fact("loss", figure(run.loss), "result");
     if (there(run.best)) fact("best round", count(run.best));
     if (run.bytes) fact("sent a round", size(run.bytes / run.finished));
@@ -22,9 +22,14 @@ function renderHeader() {
   byId("summary").replaceChildren(...data.summary.map((each) => el("p", {}, each)));
   byId("facts").replaceChildren(...facts);
   byId("names").replaceChildren(...data.names.flatMap(([name, about]) => [el("dt", {}, name), el("dd", {}, sentence(about))]));
-  const absent = runs.flatMap((run) => run.absent.map((each) => el("p", {}, runs.length > 1 ? `${run.label}: ${each}.` : `${capital(each)}.`)));
+  const away = runs.flatMap((run) => run.absent.map((each) => (runs.length > 1 ? `${run.label}: ${each}.` : `${capital(each)}.`)));
+  const more = away.length > 6 ? [`There are ${count(away.length - 5)} more such notes; the charts of the clients have them all.`] : [];
+  const absent = [...away.slice(0, more.length ? 5 : 6), ...more];
   byId("absent").hidden = !absent.length;
-  byId("absent").replaceChildren(...absent);
+  if (byId("absent").dataset.said !== absent.join()) { // it is read out whenever it changes
+    byId("absent").dataset.said = absent.join();
+    byId("absent").replaceChildren(...absent.map((each) => el("p", {}, each)));
+  }
   byId("empty").hidden = runs.some((run) => run.finished);
   for (const id of ["results", "tuner", "method", "clients", "time", "nav"]) byId(id).hidden = !runs.some((run) => run.finished);
 }
@@ -51,7 +56,7 @@ function renderResults() {
   });
   byId("overview").hidden = !several;
   byId("overview").replaceChildren(...(several ? [table(
-    [["run"], ["rounds", "number"], ...data.metrics.flatMap(({ name }) => [[`test ${name}`, "number"], ["best", "number"]]), ["loss", "number"], ["sent a round", "number"], ["time", "number"]],
+    [["run"], ["rounds", "number"], ...data.metrics.flatMap((metric) => [[tested(metric), "number"], ["best", "number"]]), ["loss", "number"], ["sent a round", "number"], ["time", "number"]],
     data.runs.map((run, i) => ({ cells: [
       rowHead(el("label", {}, toggle(i), swatch(i), run.label)),
       numeric(`${count(run.finished)} of ${count(run.rounds)}`),
@@ -68,16 +73,16 @@ function renderCurves() {
   const best = data.runs.map((run, i) => ({ i, x: run.best })).filter(({ i, x }) => there(x) && !view.hidden.has(i));
   const marks = best.map(({ i, x }) => Plot.ruleX([x], { stroke: colourOf(i), strokeDasharray: "2 3" }));
   const own = data.runs.some((run) => run.spread.rounds.length);
-  const tested = own ? "By the clients where they measured it themselves (their mean), otherwise the server's model on the test set."
+  const measured = own ? "By the clients where they measured it themselves (their mean), otherwise the server's model on the test set."
     : "The server's model on the test set, in the rounds in which it was tested.";
   figures(byId("curves"), [
-    ...data.metrics.map(({ name, higher }, m) => ({ id: `metric-${m}`, title: `Test ${name}`, caption: `${tested} ${higher ? "Higher" : "Lower"} is better.` })),
-    { id: "loss", title: "Loss", caption: `How wrong the model is after each round, on the server's own small set or by what the clients report. Lower is better.${best.length ? " A dotted line marks the best round." : ""}` },
+    ...data.metrics.map((metric, m) => ({ id: `metric-${m}`, title: capital(tested(metric)), caption: `${measured} ${metric.higher ? "Higher" : "Lower"} is better.` })),
+    { id: "loss", title: "Loss", caption: `How wrong the model is: on the server's own small set after each round or, where the clients report it, on their examples as they received it, before the round. Lower is better.${best.length ? " A dotted line marks the best round." : ""}` },
   ]);
   data.metrics.forEach((metric, m) => {
     const scale = metric.percent ? 100 : 1;
     overlay(`metric-${m}`, ({ metrics: { [m]: curve } }) => curve && { x: curve.rounds, y: curve.values.map((value) => scale * value) },
-      (value) => (there(value) ? inUnits(metric, value / scale) : "–"), `Test ${metric.name}`, metric.percent ? inPercent : {}, { marks });
+      (value) => (there(value) ? inUnits(metric, value / scale) : "–"), capital(tested(metric)), metric.percent ? inPercent : {}, { marks });
   });
   overlay("loss", (run) => ({ x: run.curves.rounds, y: run.curves.loss }), figure, "Loss", {}, { marks });
 }
@@ -94,7 +99,7 @@ function renderClasses() {
   const dots = visible.flatMap(({ run, i }) => run.classes.names.map((name, k) => ({
     name, run, i, y: there(run.classes.accuracy[k]) ? 100 * run.classes.accuracy[k] : null, of: run.classes.tested[k],
   }))).filter(({ y }) => y !== null);
-  const every = Math.ceil(34 / room);
+  const every = Math.ceil(widthOf(names) / room);
   const worst = (run) => dots.filter((each) => each.run === run).sort((a, b) => a.y - b.y)[0];
   const said = known.filter(({ run }) => worst(run)).map(({ run }) => `${data.runs.length > 1 ? `${run.label}: ` : ""}lowest for ${worst(run).name}, ${figure(worst(run).y, 3)} %`);
   byId("classes-note").textContent = said.length ? `${said.map(capital).join("; ")}.` : "";
@@ -109,7 +114,7 @@ function renderClasses() {
   }, `Test accuracy by class; ${said.join("; ")}`, () => [
     [["class"], ...known.map(({ run }) => [run.label, "number"]), ["test examples", "number"]],
     names.map((name) => ({ cells: [rowHead(name), ...known.map(({ run }) => numeric(percent(run.classes.accuracy[run.classes.names.indexOf(name)]))),
-      numeric(count(known[0].run.classes.tested[known[0].run.classes.names.indexOf(name)] ?? 0))] })),
+      numeric(count(known.map(({ run }) => run.classes.tested[run.classes.names.indexOf(name)]).find(there)))] })),
   ]);
 }
 

@@ -20,7 +20,7 @@ function renderTuner() {
   view.pair = Math.min(view.pair, maps.pairs.length - 1);
   choices("tuner-run", "tuner-choice", runs.map((run) => run.label), view.tuned);
   choices("pair", "pair-choice", maps.pairs.map(({ x, y }) => `${axes[x].label} × ${axes[y].label}`), view.pair);
-  byId("tuner-of").textContent = data.runs.length > 1 && runs.length === 1 ? `: ${tunedRun().label}` : "";
+  byId("tuner-of").textContent = data.runs.length > 1 ? `: ${tunedRun().label}` : "";
   const slider = byId("round");
   slider.max = maps.rounds.length - 1;
   slider.value = place();
