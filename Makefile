@@ -88,7 +88,7 @@ dist: $(VENV)/.core
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 
-# torch by itself first: its pin is what keeps gigabytes of GPU libraries away
+# torch by itself first: a build for the CPU that is here already is taken as it is
 $(VENV)/.core: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	$(PYTHON) -m venv $(VENV)
