@@ -5,6 +5,7 @@ import math
 import re
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,12 +13,25 @@ from helpers import hyper, module_with, server_chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaccord.core.algorithm import Experiment, extremes, measuring, run, run_round, start
+from fedaccord.core.algorithm import (
+    SETTLED,
+    Experiment,
+    Verdict,
+    Watch,
+    extremes,
+    handed_out,
+    measuring,
+    run,
+    run_round,
+    start,
+)
 from fedaccord.core.cohorts import pass_length, sample_cohort
-from fedaccord.core.observing import mean_cosine, turn_of
+from fedaccord.core.observing import mean_cosine, observation, turn_of
 from fedaccord.core.protocols import Measured
-from fedaccord.core.records import ClientUpdate, ServerState, Snapshot
+from fedaccord.core.records import Accepted, Best, ClientUpdate, Order, Refusal, ServerState, Snapshot
+from fedaccord.core.stopwatch import Stopwatch
 from fedaccord.policy.schedule import FixedSchedule
+from fedaccord.server.chain import Aggregate
 from fedaccord.server.guard import guard
 
 
@@ -212,3 +226,33 @@ def test_what_was_gained_is_not_known_where_the_first_loss_is_not():
     assert extremes(ServerState(0, Snapshot(W), None, {}), 2.0) == (2.0, 2.0)
     assert extremes(ServerState(1, Snapshot(W), None, {}), 2.0) == (2.0, 2.0)  # nobody counted in the first round
     assert extremes(ServerState(5, Snapshot(W), 1.0, {}, None, 1.0, 2.0, 0.9), 0.8) == (2.0, 0.8)
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_an_equal_score_is_no_better(higher):
+    watch = Watch(higher=higher)
+    assert watch.better(1.0, None)
+    assert not watch.better(1.0, Best(3, 1.0))
+    assert watch.better(2.0, Best(3, 1.0)) == higher
+
+
+@pytest.mark.parametrize(("round", "handed"), [(1, "last"), (SETTLED - 1, "last"), (SETTLED, "short"), (90, "short")])
+def test_where_nobody_can_measure_the_mean_is_handed_out_once_it_has_settled(round, handed):
+    """Its weight on the first model: the product of min(0.8, (1 + t) / (3 + t)) over the rounds."""
+    models = {"last": {"w": torch.ones(1)}, "short": {"w": torch.zeros(1)}, "long": {"w": torch.zeros(1)}}
+    ex = SimpleNamespace(server=SimpleNamespace(models=lambda model: models), own_parts=False, clients_report=True)
+    assert handed_out(ex, round, None, lambda *_: pytest.fail("measured"))[0] == handed
+    weights = [math.prod(min(0.8, (1 + t) / (3 + t)) for t in range(1, n + 1)) for n in (SETTLED - 1, SETTLED)]
+    assert weights == pytest.approx([0.0140, 0.0112], abs=1e-4)
+
+
+def test_a_policy_is_told_which_share_of_the_clients_blew_up():
+    """One of three that answered; who did not answer in time says nothing of the rate."""
+    refused = [Refusal(0, "a value is not finite", True), Refusal(7, "no reply in time")]
+    clients = [Accepted(n, 5, 0.1, 1.0) for n in (1, 2)]
+    model = Snapshot(W, accepted={1: 3, 2: 2})
+    mean = Aggregate(model, clients, refused, 1.0, scaled=lambda share: model)
+    order = Order(4, (0, 1, 2, 7), W, hyper())
+    seen = observation(4, ServerState(3, model, 1.0, {}), order, mean, Verdict(model, 1.0, 1.0, 0.1), {}, Stopwatch())
+    assert (seen.diverged, seen.blown) == (pytest.approx(1 / 3), (0,))
+    assert seen.overlap == 1 / 4  # client 1 alone also counted in round 3

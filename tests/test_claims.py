@@ -197,5 +197,7 @@ def test_a_page_says_what_the_results_say(page, claim):
 
 def test_what_a_part_is_said_to_cost_is_what_was_measured():
     measured = json.loads((RESULTS / "bench" / "rounds-mnist.json").read_text())["rounds"]["mnist"]
-    told = {name: part.cost for name, part in PARTS.items() if name in measured}
-    assert told == pytest.approx({name: measured[name]["to_FA"] for name in told}, rel=0.1)
+    rows = {name: measured[name if name in measured else f"FA+{name}"] for name in PARTS}
+    told = {name: part.cost for name, part in PARTS.items()}
+    # to a tenth: what the parts say is of an earlier run of the benchmark; FATHOM's 1.51 and 1.42 differ most
+    assert told == pytest.approx({name: row["to_FA"] for name, row in rows.items()}, rel=0.1)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedaccord import DataSet, Examples, Task, config, federate
+from fedaccord import DataSet, Examples, Task, config, federate, load
 from fedaccord.core.errors import SettingsError
+from fedaccord.core.seeds import generator
 from fedaccord.core.travel import HOME, travel_of
 from fedaccord.runtime.build import from_task
 from fedaccord.runtime.identity import params_sha256
@@ -93,18 +94,27 @@ def test_a_part_stays_at_home_on_every_engine_and_resumes(travels, method, tmp_p
     assert params_sha256(resumed.state.params) == params_sha256(whole.state.params)
 
 
-def test_each_client_has_its_own_part_and_is_measured_with_it():
-    """By hand: two rounds of FedPer with one step each, the head each client's own."""
-    data = clients(2, 10)
-    history = federate(
-        net(), data, travels="!3.*", method="FA", rounds=2, steps=1, lr=0.1, engine="serial", batch_size=100,
-        entropy_weight=0.0, client_test=0.2, test_every=1, guards=False,
-    )  # fmt: skip
-    logged = history.rounds[1].clients
-    assert all(set(entry["metrics"]) == {"accuracy"} for entry in logged.values())
-    shares = [entry["metrics"]["accuracy"] for entry in logged.values()]
-    assert history.rounds[1].metrics["accuracy"] == pytest.approx(sum(shares) / 2)  # eight examples each
-    assert all(share in (0.0, 0.5, 1.0) for share in shares)  # of two examples each
+def test_each_client_has_its_own_part_and_is_measured_with_it(tmp_path):
+    """By hand, from what each client kept: the second round's metrics are those of the model after the first, with its
+    own head, on the part of its examples that it does not train on. Clients of 10 and 40 examples."""
+    data = [clients(2, 40)[0], tuple(part[:10] for part in clients(2, 40)[1])]
+    settings = {
+        "travels": "!3.*", "method": "FA", "steps": 5, "lr": 0.1, "engine": "serial", "batch_size": 100,
+        "entropy_weight": 0.0, "client_test": 0.2, "test_every": 1, "guards": False,
+    }  # fmt: skip
+    federate(net(), data, rounds=1, folder=tmp_path / "one", **settings)
+    log = federate(net(), data, rounds=2, **settings).rounds[1]
+    shares = []
+    for client, (x, y) in enumerate(data):
+        model = load(tmp_path / "one", net(), client=client, which="last").eval()
+        order = torch.randperm(len(x), generator=generator(0, "client-test", 0, client))
+        held = order[: round(0.2 * len(x))].sort()[0]
+        shares.append(float((model(x[held]).argmax(1) == y[held]).float().mean()))
+        assert log.clients[str(client)]["metrics"]["accuracy"] == pytest.approx(shares[-1])
+    sizes = [log.clients[str(client)]["examples"] for client in (0, 1)]
+    assert sizes == [32, 8]
+    assert log.metrics["accuracy"] == pytest.approx((32 * shares[0] + 8 * shares[1]) / 40)
+    assert shares[0] != shares[1]
 
 
 def test_the_parts_of_two_clients_are_not_mixed():

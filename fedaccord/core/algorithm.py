@@ -37,7 +37,7 @@ T = TypeVar("T")
 LAST, BEST = "last", "best"
 """The names under which the model of the last round and the best model so far may be handed out."""
 SETTLED = 15
-"""The round from which on less than a hundredth of the short running mean is the first model."""
+"""The round from which on hardly more than a hundredth of the short running mean is the first model."""
 
 
 class Aggregated(Protocol):

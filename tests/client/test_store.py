@@ -1,6 +1,7 @@
 """What clients keep between rounds: generations, crash, damage, where it may be found."""
 
 import errno
+import os
 import stat
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedaccord.client.store import ClientStore, fits_in_memory
+from fedaccord.client.store import ClientStore, fits_in_memory, open_store
 from fedaccord.core.errors import RunError
 from fedaccord.core.packages import flatten
 
@@ -218,9 +219,15 @@ def test_without_a_folder_disk_means_a_temporary_one_that_goes_away():
     assert not store.folder.exists()
 
 
-def test_what_would_not_fit_goes_to_disk():
-    assert fits_in_memory(10, 17_000_000)
-    assert not fits_in_memory(10**6, 17_000_000)
+@pytest.mark.parametrize(("memory", "fits"), [(480, True), (479, False)])
+def test_what_would_not_fit_in_a_quarter_of_the_memory_goes_to_disk(tmp_path, monkeypatch, memory, fits):
+    """Two clients keep five floats each, in three generations: 2 * 3 * 20 bytes, a quarter of 480."""
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": memory}[name])
+    like = {"slot": {"w": torch.zeros(5)}}
+    assert fits_in_memory(2, 20) == fits
+    assert open_store(tmp_path, "auto", 2, like).in_memory == fits
+    assert open_store(tmp_path, "memory", 2, like).in_memory
+    assert not open_store(tmp_path, "disk", 2, like).in_memory
 
 
 @pytest.mark.slow

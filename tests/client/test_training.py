@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedaccord.client.training import REPORT_EXAMPLES, Site, minibatches, train
 from fedaccord.core.params import load_params
 from fedaccord.core.records import Examples, Hyper, Order
+from fedaccord.core.seeds import generator
 from fedaccord.data.prepare import as_stored
 from fedaccord.objectives import classification
 
@@ -78,11 +80,66 @@ def test_a_round_depends_on_seed_round_and_client_alone():
         assert not torch.equal(weights(), weights(**other))
 
 
-def test_the_reported_loss_is_that_of_the_received_model():
-    model, data, params = problem(examples=REPORT_EXAMPLES)  # all examples are in the small part
-    order = Order(1, (0,), params, Hyper(0.1, 3), report_loss=True)
-    expected = float(cross_entropy(model(data.inputs), data.targets).detach())
-    assert train(site(data), copy.deepcopy(model), order, 0, {})[0].received_loss == pytest.approx(expected)
+def test_dropout_depends_on_seed_round_and_client():
+    """All examples are the same, so that nothing but the mask can differ."""
+    model, data, _ = problem()
+    data = Examples(data.inputs[:1].expand(40, -1), data.targets[:1].expand(40))
+    model = nn.Sequential(nn.Dropout(0.5), model)
+    params = {k: v.clone() for k, v in model.state_dict().items()}
+
+    def weights(round=1, client=0, seed=0):
+        order = Order(round, (client,), params, Hyper(0.1, 1, batch_size=8))
+        return train(site(data, seed), model, order, client, {})[0].params["1.0.weight"]
+
+    assert torch.equal(weights(), weights())
+    for other in ({"round": 2}, {"client": 1}, {"seed": 1}):
+        assert not torch.equal(weights(), weights(**other))
+
+
+def test_the_reported_losses_are_those_of_the_received_model_and_the_one_before_on_the_same_random_examples():
+    """In evaluation mode: with Dropout and BatchNorm training mode would give other losses."""
+    plain, data, _ = problem(examples=3 * REPORT_EXAMPLES)
+    model = nn.Sequential(nn.BatchNorm1d(5, dtype=torch.float64), nn.Dropout(0.5), plain)
+    received = {k: v.clone() for k, v in model.state_dict().items()}
+    before = {k: v + 0.1 if v.is_floating_point() else v for k, v in received.items()}
+    order = Order(4, (2,), received, Hyper(0.1, 3), report_loss=True, previous=before)
+    told = train(site(data, seed=7), copy.deepcopy(model), order, 2, {})[0]
+    some = torch.randperm(len(data), generator=generator(7, "report", 4, 2))[:REPORT_EXAMPLES]
+    assert not torch.equal(some.sort()[0], torch.arange(REPORT_EXAMPLES))
+    expected = []
+    for params in (received, before):
+        load_params(model.eval(), params)
+        expected.append(float(cross_entropy(model(data.inputs[some]), data.targets[some]).detach()))
+    assert (told.received_loss, told.previous_loss) == pytest.approx(tuple(expected))
+
+
+def test_a_client_trains_on_what_prepare_makes_of_its_examples_with_draws_of_its_own():
+    model, data, params = problem()
+    seen = []
+
+    def prepare(inputs, draw):
+        seen.append(torch.rand(2, generator=draw, dtype=torch.float64))
+        return inputs * seen[-1][0]
+
+    def ended(round, client):
+        made = replace(site(data, seed=5), prepare=prepare)
+        return train(made, copy.deepcopy(model), Order(round, (client,), params, Hyper(0.1, 2, 16)), client, {})[0]
+
+    update = ended(3, 1)
+    draw, slow = generator(5, "augment", 3, 1), copy.deepcopy(model)
+    optimiser = torch.optim.SGD(slow.parameters(), lr=0.1)
+    for index in minibatches(site(data, seed=5), Order(3, (1,), params, Hyper(0.1, 2, 16)), 1):
+        optimiser.zero_grad()
+        factor = torch.rand(2, generator=draw, dtype=torch.float64)[0]
+        cross_entropy(slow(data.inputs[index] * factor), data.targets[index]).backward()
+        optimiser.step()
+    for name, value in slow.state_dict().items():
+        torch.testing.assert_close(update.params[name], value)
+    first = seen[0]
+    for round, client in ((4, 1), (3, 2)):
+        seen.clear()
+        ended(round, client)
+        assert not torch.equal(seen[0], first)
 
 
 @given(st.integers(1, 200), st.integers(1, 70), st.integers(1, 50))

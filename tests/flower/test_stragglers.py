@@ -11,6 +11,7 @@ from helpers import hyper, module_with, server_chain
 from fedaccord.client import training
 from fedaccord.core.errors import UpdateRefused
 from fedaccord.core.observing import mean_cosine, weighted_mean
+from fedaccord.core.packages import flatten
 from fedaccord.core.records import Accepted, ClientUpdate, Order, Refusal
 from fedaccord.flower.server import FlowerEngine
 from fedaccord.flower.wire import order_record, read_order, read_update, records_of, update_record
@@ -122,5 +123,7 @@ def test_a_client_that_stops_in_time_has_done_just_those_steps(method, monkeypat
     for slot, table in whole.sent.items():
         assert all(torch.equal(part.sent[slot][name], value) for name, value in table.items())
     assert kept.keys() == kept_whole.keys()
+    pairs = zip(flatten(kept).values(), flatten(kept_whole).values(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
     assert part.loss == whole.loss
     assert training.train(site, site.model, order, 0, {})[0].done == 1.0

@@ -159,9 +159,9 @@ class FedNTD(Plain):
         total = 0.0
         for one, other, true in zip(scores(y, x), scores(self.w, x), targets.tolist(), strict=True):
             rest = [c for c in range(3) if c != true]
-            q, q_g = one[rest].softmax(0), other[rest].softmax(0)
+            q, q_g = (one[rest] / 2.0).softmax(0), (other[rest] / 2.0).softmax(0)
             total = total + (q_g * (q_g / q).log()).sum()
-        return super().loss(client, y, x, targets) + total / len(targets)
+        return super().loss(client, y, x, targets) + 0.5 * 2.0**2 * total / len(targets)
 
 
 class Moon(Plain):
@@ -174,9 +174,9 @@ class Moon(Plain):
             z = hidden(w, x)
             return z / z.norm(dim=1, keepdim=True)
 
-        near = ((unit(y) * unit(self.w)).sum(1) / 0.5).exp()
-        far = ((unit(y) * unit(self.previous.get(client, self.w))).sum(1) / 0.5).exp()
-        return super().loss(client, y, x, targets) - (near / (near + far)).log().mean()
+        near = ((unit(y) * unit(self.w)).sum(1) / 0.3).exp()
+        far = ((unit(y) * unit(self.previous.get(client, self.w))).sum(1) / 0.3).exp()
+        return super().loss(client, y, x, targets) - 0.7 * (near / (near + far)).log().mean()
 
     def ended(self, client, y):
         self.previous[client] = y
@@ -212,7 +212,7 @@ class FedRS(Plain):
 
 
 class Fathom(Plain):
-    """With gamma = 0.5 for both, so that three rounds change the number of steps."""
+    """With gammas of 0.2 and 0.5 for rate and steps, so that three rounds change their number; alpha is 0.3."""
 
     def __init__(self, w):
         super().__init__(w)
@@ -238,8 +238,8 @@ class Fathom(Plain):
         before = torch.zeros_like(step) if self.smooth is None else self.smooth
         N = -float(step @ before / (step.norm() * before.norm())) if self.smooth is not None else 0.0
         G = -sum(p * self.least[client] for p, client in zip(weights, ends, strict=True))
-        self.smooth = 0.5 * before + 0.5 * step
-        self.lr, self.steps = self.lr * np.exp(-0.5 * N), self.steps * np.exp(-0.5 * (N + G))
+        self.smooth = 0.3 * before + 0.7 * step
+        self.lr, self.steps = self.lr * np.exp(-0.2 * N), self.steps * np.exp(-0.5 * (N + G))
         return mean
 
     def learned(self, policy):
@@ -297,7 +297,14 @@ WRITTEN_OUT = {
 }
 SETTINGS = {
     "FedNova": {"epochs": 2.0, "momentum": 0.5},
-    "FATHOM": {"fathom_lr": 0.5, "fathom_steps": 0.5, "grid": "lr = 0.01..2/9 log; steps = 1..20/20"},
+    "FedNTD": {"ntd_temperature": 2.0, "ntd_weight": 0.5},
+    "MOON": {"moon_temperature": 0.3, "moon_weight": 0.7},
+    "FATHOM": {
+        "fathom_lr": 0.2,
+        "fathom_steps": 0.5,
+        "fathom_alpha": 0.3,
+        "grid": "lr = 0.01..2/9 log; steps = 1..20/20",
+    },
 }
 
 
@@ -316,7 +323,7 @@ def test_three_rounds_against_the_algorithm_written_out(name, fraction):
     plain.momentum = other.momentum
     state = start(experiment, made.params)
     for _ in range(ROUNDS):
-        before = state
+        before, asked = state, getattr(other, "steps", 0)
         state, log = run_round(experiment, state)
         hyper = hyper_of(made.settings, made.method).but(log.hyper)
         each = {int(n): hyper.but(client["hyper"]) for n, client in log.clients.items() if "hyper" in client}
@@ -324,6 +331,8 @@ def test_three_rounds_against_the_algorithm_written_out(name, fraction):
         batches = {i: minibatches(experiment.engine.site, order, i) for i in log.cohort}
         for each in (other, plain):
             each.round(batches, data)
+        if name == "FATHOM":
+            assert log.hyper["steps"] == int(asked + 0.5)
         other.learned(state.policy)
         for n, value in other.w.items():
             torch.testing.assert_close(state.params[n], value, rtol=TOLERANCE.get(name, 1e-9), atol=1e-11)

@@ -235,6 +235,20 @@ def test_unpooling_puts_every_value_where_it_came_from():
     assert torch.equal(back, nn.functional.max_unpool2d(pooled, positions, 2))
 
 
+def test_an_early_pooling_is_undone_at_each_examples_own_positions():
+    """conv -> ReLU -> pool: the rebuilt picture is zero but at the places that its own example's pooling took."""
+    layers = [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3, padding=1), nn.ReLU()]
+    model, x = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 9, 2)), torch.randn(2, 1, 8, 8)
+    matching = Matching(model, x)
+    _, events = record(model, x)
+    (pooling,) = [event for event in events if isinstance(event, Pooling)]
+    ones = torch.ones(2, 4, 3, 3)
+    places = nn.functional.max_unpool2d(ones, pooling.positions, 2, output_size=(6, 6)) > 0
+    assert not torch.equal(places[0], places[1])
+    assert torch.equal(undo(pooling, ones) > 0, places)
+    assert matching.f[1].early == 1
+
+
 def test_poolings_are_undone_where_they_came_from_in_both_block_orders():
     """conv -> pool -> ReLU unpools the upper layer; conv -> ReLU -> pool unpools what the convolution rebuilt."""
     for layers, early in (
@@ -496,3 +510,14 @@ def test_a_model_without_a_tensor_of_scores_is_a_typed_error():
 
     with pytest.raises(MatchingError, match="gives a list without a tensor"):
         Matching(Two(), torch.randn(2, 3))
+
+
+def test_a_client_keeps_what_it_had_if_its_round_blew_up():
+    model = paper_example()
+    side = client_side(model, torch.randn(2, 1, 6, 6), "FA+RM")
+    order = order_of(model, rm_weight=0.1)
+    _, had = begin(side, model, order).finish(order.params)
+    work = begin(side, model, order, kept=had)
+    with torch.no_grad():
+        next(work.trained[0].parameters()).fill_(math.nan)
+    assert work.finish(order.params)[1] is had

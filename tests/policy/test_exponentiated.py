@@ -43,9 +43,9 @@ def test_everyone_draws_for_itself_and_all_values_are_alike_at_first():
 
 
 @pytest.mark.parametrize("schedule", ["decaying", "adaptive", "aggressive", "constant"])
-@pytest.mark.parametrize("discount", [0.0, 0.5])
-def test_three_rounds_against_the_algorithm_written_out(schedule, discount):
-    policy = Exponentiated(FIRST, GRID, schedule=schedule, discount=discount)
+@pytest.mark.parametrize(("discount", "rate"), [(0.0, 0.0), (0.5, 0.0), (0.5, 0.3)])
+def test_three_rounds_against_the_algorithm_written_out(schedule, discount, rate):
+    policy = Exponentiated(FIRST, GRID, schedule=schedule, discount=discount, rate=rate)
     state = policy.start()
     theta = [np.full(3, 1 / 3), np.full(2, 1 / 2)]
     trace, squares = [], [0.0, 0.0]
@@ -75,7 +75,7 @@ def test_three_rounds_against_the_algorithm_written_out(schedule, discount):
                 "aggressive": largest,
                 "constant": 1,
             }
-            eta = math.sqrt(2 * math.log(len(gradient))) / below[schedule]
+            eta = (rate or math.sqrt(2 * math.log(len(gradient)))) / below[schedule]
             new = theta[axis] * np.exp(-eta * gradient)
             theta[axis] = new / new.sum()
             np.testing.assert_allclose(np.exp(state["z"][axis]), theta[axis], rtol=1e-9)

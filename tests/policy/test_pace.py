@@ -127,6 +127,15 @@ def test_a_rate_out_of_proportion_is_put_right_in_the_first_rounds_only():
     assert not state["pace"]["run_in"]
 
 
+@pytest.mark.parametrize(("round", "corrected"), [(4, True), (5, False)])
+def test_a_round_that_was_undone_for_its_length_is_put_right_in_the_first_rounds_only(round, corrected):
+    tuner, (_, _, state) = Pace(GRID), play([])
+    undone = replace(round_of(1.0, relative=3.0, carried_out=False), round=round)
+    _, mu, given_up = tuner.follow(state["pace"], state["mu"], undone, over=True)
+    assert given_up == corrected
+    assert (mu != state["mu"]) == corrected
+
+
 def test_the_rate_does_not_double_where_the_clients_would_go_too_far():
     chosen, _, state = play([round_of(2.0, relative=each) for each in (0.04, 0.06, 0.09, 0.11)])
     assert [lr for lr, _ in chosen] == pytest.approx([0.032, 0.056, 0.133, 0.237])
@@ -253,6 +262,8 @@ def test_opposed_clients_always_want_longer_steps_so_only_much_longer_ones_count
 
 def test_lengths_that_contradict_each_other_say_nothing():
     _, _, state = play([round_of(1.0)] * 4 + [round_of(2.0), round_of(0.5)])
+    assert rate(state) == pytest.approx(rate(play([round_of(1.0)] * 4)[2]))
+    _, _, state = play([round_of(1.0)] * 4 + [round_of(8.0), round_of(0.5)])  # 3 and -1: a mean of 1, a deviation of 2
     assert rate(state) == pytest.approx(rate(play([round_of(1.0)] * 4)[2]))
 
 

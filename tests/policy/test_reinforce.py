@@ -224,6 +224,33 @@ def correlation(earned, scores, psi):
     return earned @ scores / math.sqrt((earned @ earned) * (scores @ scores))
 
 
+def test_scaled_psi_written_out_over_ten_rounds():
+    """mu and A move by the correlation of the rewards' ranks with each score, as far as it is beyond one over the root
+    of their number; A in units of A_1. The rate falls with the number of updates."""
+    paid = [0.31, -0.12, 0.24, 0.02, 0.47, -0.4, 0.11, 0.06, 0.2, -0.05]  # no two alike, nor beside their trend
+    states, choices = play(policy(psi="scaled", interval=6), paid)
+    mu, A, scores, moved = np.zeros(2), 85.0 * np.eye(2), [], 0.0
+    for t in range(1, 11):
+        scores.append([part.numpy() for part in log_p_gradient(mu, A, choices[t - 1])])  # at psi_t
+        window = range(max(0, t - 7), t)
+        rate = 0.05 / math.sqrt(1 + (t - 1) / 10)
+        rewards = [paid[n] for n in window]
+
+        def step(entries, rewards=rewards):
+            if len(rewards) < 2:
+                return 0.0
+            r = correlation(rewards, np.array(entries), "scaled")
+            return math.copysign(max(0.0, abs(r) - 1 / math.sqrt(len(rewards))), r)
+
+        d_mu = np.array([step([scores[n][0][i] for n in window]) for i in (0, 1)])
+        d_A = np.array([[step([scores[n][1][i, j] for n in window]) for j in (0, 1)] for i in (0, 1)])
+        mu, A = np.clip(mu + rate * d_mu, *ENDS), A + rate * 85.0 * d_A
+        np.testing.assert_allclose(states[t]["mu"], mu, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(states[t]["A"], A, rtol=0, atol=1e-7)
+        moved = max(moved, float(np.abs(d_mu).max()), float(np.abs(d_A).max()))
+    assert moved > 0.05  # some of it was beyond chance
+
+
 @pytest.mark.parametrize("psi", ["ascent", "adam", "scaled", "walk"])
 @pytest.mark.parametrize("earn", ["lower rates", "noise", "alike"])
 def test_the_sentence_says_what_moved_and_its_numbers_agree(psi, earn):

@@ -1,8 +1,9 @@
 import torch
 from helpers import seen
 
+from fedaccord.core.protocols import Proposal
 from fedaccord.core.records import Hyper
-from fedaccord.policy.schedule import FixedSchedule, Passes
+from fedaccord.policy.schedule import FixedSchedule, Passes, Replay
 
 
 def test_both_decays_by_hand():
@@ -49,3 +50,20 @@ def test_passes_leave_the_rest_to_the_policy_that_they_wrap():
     assert passes.names == ("lr", "steps")
     assert passes.learn(passes.start(), seen(1.0)) == {"learned": 1}
     assert passes.describe({}, {}) == {"why": "because"}
+
+
+def test_passes_keep_the_values_that_each_client_has_of_its_own():
+    class Each(FixedSchedule):
+        def propose(self, state, round, cohort, generator):
+            given, state = super().propose(state, round, cohort, generator)
+            return Proposal(given.hyper, {1: given.hyper.but({"lr": 0.7})}), state
+
+    passes = Passes(Each(Hyper(0.1, 1, batch_size=4)), 1.0, {0: 8, 1: 12})
+    proposal, _ = passes.propose({}, 1, (0, 1), torch.Generator())
+    assert {client: (own.lr, own.steps) for client, own in proposal.each.items()} == {0: (0.1, 2), 1: (0.7, 3)}
+
+
+def test_a_replay_that_is_longer_than_its_recording_keeps_the_last_values():
+    replay = Replay(Hyper(0.1, 1), recorded=({"lr": 0.5, "steps": 2}, {"lr": 0.25, "steps": 2}))
+    drawn = [replay.propose({}, t, (0,), torch.Generator())[0].hyper.lr for t in (1, 2, 5)]
+    assert drawn == [0.5, 0.25, 0.25]

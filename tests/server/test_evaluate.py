@@ -32,8 +32,10 @@ def test_loss_and_accuracy_against_numpy_over_more_than_one_batch():
 def test_measuring_leaves_the_model_alone_and_runs_in_eval_mode():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.5))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    judge = Evaluator(model, Examples(torch.randn(10, 2), torch.zeros(10, dtype=torch.long)), as_stored, cross_entropy)
+    x, y = torch.randn(10, 2), torch.zeros(10, dtype=torch.long)
+    judge = Evaluator(model, Examples(x, y), as_stored, cross_entropy)
     assert judge.loss(before) == judge.loss(before)
+    assert judge.loss(before).loss == pytest.approx(float(cross_entropy(model.eval()(x), y).detach()))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

@@ -194,6 +194,15 @@ def test_without_updates_or_without_a_loss_there_is_no_reward():
     assert early.reward is None
 
 
+def test_too_few_updates_are_skipped_where_the_server_measures_too():
+    mean = Aggregate(NEW, [Accepted(n, 5, 0.1, 1.0) for n in (0, 1)], [], scaled=lambda share: NEW)
+    verdict = guard(Rules(minimum=3))(STATE, mean, lambda *_: pytest.fail("measured"))
+    assert verdict.model is OLD
+    assert (verdict.reward, verdict.carried_out) == (None, False)
+    assert verdict.guard == "skipped: 2 usable updates, at least 3 are wanted"
+    assert guard(Rules(minimum=2))(STATE, mean, lambda *_: Measured(1.0)).model is NEW
+
+
 def test_a_pair_measured_on_the_same_examples_is_compared_with_itself():
     assert judge(STATE, NEW, Measured(1.0, before=4.0), 3, guards=True).reward == 0.75
 

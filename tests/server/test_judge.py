@@ -196,6 +196,9 @@ def test_a_client_may_claim_what_it_is_registered_with_and_no_more(tmp_path):
     again = Sizes({2: 3})
     again.keep_in(tmp_path / "sizes.json")
     assert again.known == json.loads((tmp_path / "sizes.json").read_bytes(), object_hook=numbered) == {0: 5, 1: 7, 2: 3}
+    stated = Sizes({0: 4})  # what the operator states now wins over what the client said then
+    stated.keep_in(tmp_path / "sizes.json")
+    assert stated.limit(0) == 4
 
 
 def numbered(found):

@@ -18,6 +18,7 @@ from fedaccord.runtime.build import from_task
 from fedaccord.runtime.drive import checkpoint, drive
 from fedaccord.runtime.folder import RunFolder
 from fedaccord.runtime.identity import params_sha256
+from fedaccord.server.steps import DECAYS
 from fedaccord.tasks import find_task
 
 W = {"w": torch.tensor([1.0, -2.0], dtype=torch.float64), "running_var": torch.tensor([4.0], dtype=torch.float64)}
@@ -80,6 +81,16 @@ def test_the_running_means_are_kept_and_clients_go_on_from_the_last(name, decay,
         assert torch.equal(model.params["w"], plain.params["w"])
         np.testing.assert_allclose(chain.models(model)[name]["w"].numpy(), mean, rtol=1e-12)
         assert chain.models(model)["last"] is model.params
+
+
+def test_the_running_means_are_of_the_model_that_the_clients_go_on_from():
+    """With a rate of the server's own, the mean is of what that made of the clients' mean."""
+    for name, (decay, soon) in DECAYS.items():
+        mean = start_w()
+        for t, (model, chain) in enumerate(rounds(server_lr=0.5), 1):
+            d = min(decay, (1 + t) / (soon + t))
+            mean = d * mean + (1 - d) * model.params["w"].numpy()
+            np.testing.assert_allclose(chain.models(model)[name]["w"].numpy(), mean, rtol=1e-12)
 
 
 def test_clipping_shortens_each_clients_step_to_the_bound():
