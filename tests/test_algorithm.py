@@ -256,3 +256,21 @@ def test_a_policy_is_told_which_share_of_the_clients_blew_up():
     seen = observation(4, ServerState(3, model, 1.0, {}), order, mean, Verdict(model, 1.0, 1.0, 0.1), {}, Stopwatch())
     assert (seen.diverged, seen.blown) == (pytest.approx(1 / 3), (0,))
     assert seen.overlap == 1 / 4  # client 1 alone also counted in round 3
+
+
+def test_after_a_model_was_taken_back_the_next_fallback_is_not_that_model():
+    """Round 3 finds the second model bad and puts the first one back. Were round 4 to find that one bad, too, the run
+    must not go on from the second."""
+
+    def judge(state, mean, measure):
+        back = state.round == 2
+        return Verdict(state.previous if back else mean.model, 1.0, 1.0, 0.1, carried_out=not back)
+
+    _, plain = experiment({0: (5.0, 1), 1: (7.0, 1)})
+    ex = replace(plain, clients_report=True, guard=judge)
+    states = [start(ex, W)]
+    for _ in range(3):
+        states.append(run_round(ex, states[-1])[0])
+    assert states[3].model is states[2].previous
+    assert states[3].previous is states[2].previous
+    assert states[2].model is not states[2].previous
