@@ -21,8 +21,8 @@ from fedaccord.server.vectors import distances, norm_of, norms_of, together
 
 FAR = 1e6
 """A client's step may be this many times as long as the norm of the model, or as sqrt(d) if that is more: d weights
-that each move by one. It is there for absurdities, not for liars: the longest step in results/, of a training that blew
-up at a rate of 0.75, had a norm of 9e7 where the limit was 3e8 (benchmarks/longest_steps.py)."""
+that each move by one. It is there for absurdities, not for liars: the longest step in results/ had a norm of 3e9, in a
+search at a rate of 0.8 (benchmarks/longest_steps.py); it counted, because the model had grown as well."""
 HUGE = 1e30
 """The largest statistic that a buffer may have: two of them still have a mean in float32."""
 LARGEST_WHOLE = 2**40
