@@ -1,7 +1,7 @@
 """A method's client parts, bound to one model, as the loop and the stacks call them."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -62,7 +62,7 @@ class ClientSide:
     ) -> "ClientRound":
         """Begin one client's round; `model` holds the received parameters already."""
         works = []
-        with global_seed(seed, "begin", order.round, client):
+        with global_seed(seed, "begin", order.round, client) if self.parts else nullcontext():
             for part, made in self.parts:
                 at = Beginning(
                     model, order.params, hyper, part.own(order.down), part.own(kept), order.round, client, seed, data
@@ -182,7 +182,7 @@ class ClientRound:
         held = self.side.held(self.kept)
         hyper = self.order.hyper_of(self.client)
         hyper = hyper if steps is None else hyper.but({"steps": steps})
-        with global_seed(self.seed, "finish", self.order.round, self.client):
+        with global_seed(self.seed, "finish", self.order.round, self.client) if self.works else nullcontext():
             for (part, made), work in zip(self.side.parts, self.works, strict=True):
                 down, mine = part.own(self.order.down), part.own(held)
                 memory = {} if corrections is None else corrections.memory(made)
